@@ -69,7 +69,7 @@ def recover_after_kill(target: Path) -> None:
     """
     for stale in list_stale_staging(target):
         if stale.is_dir() and not stale.is_symlink():
-            if _is_staging_folder(stale):
+            if {entry.name for entry in stale.iterdir()} <= {UNFINISHED_FILE_NAME, NEW_FOLDER, PREVIOUS_FOLDER}:
                 clean_up_staging(stale, target, after_a_kill=True)
         else:
             stale.unlink(missing_ok=True)
@@ -101,9 +101,8 @@ def find_stranded_folder(path: str | Path) -> Path | None:
         return None
     if target.exists() or not target.parent.is_dir():
         return None
-    return next(
-        (stale / PREVIOUS_FOLDER for stale in list_stale_staging(target) if (stale / PREVIOUS_FOLDER).is_dir()), None
-    )
+    previous_folders = (stale / PREVIOUS_FOLDER for stale in list_stale_staging(target))
+    return next((folder for folder in previous_folders if folder.is_dir()), None)
 
 
 def _clear_old_folder(old: Path, target: Path, after_a_kill: bool) -> None:
@@ -119,11 +118,6 @@ def _clear_old_folder(old: Path, target: Path, after_a_kill: bool) -> None:
             _warn_of_recovery(f"{target}: an earlier run was stopped while replacing it; {examples(theirs)} put back")
     changed = set(theirs)
     delete_written_files(old, {name: written for name, written in ours.items() if name not in changed})
-
-
-def _is_staging_folder(folder: Path) -> bool:
-    """Whether a folder contains nothing but entries that gpuplanner makes in a staging folder."""
-    return {entry.name for entry in folder.iterdir()} <= {UNFINISHED_FILE_NAME, NEW_FOLDER, PREVIOUS_FOLDER}
 
 
 def _warn_of_recovery(text: str) -> None:
@@ -179,7 +173,8 @@ def lock_for_writing(path: str | Path) -> Iterator[Path]:
         yield target
         return
     with translate_write_errors(Path(path)):
-        made_parents = _make_parent_folders(target)
+        made_parents = [parent for parent in target.parents if not parent.exists()]
+        target.parent.mkdir(parents=True, exist_ok=True)
     try:
         with _acquire_lock(path, target) as locked:
             if locked:
@@ -220,13 +215,6 @@ def _acquire_lock(path: str | Path, target: Path) -> Iterator[bool]:
     finally:
         lock_path(target).unlink(missing_ok=True)
         lock.release()
-
-
-def _make_parent_folders(target: Path) -> list[Path]:
-    """Create the parent folders of a target; return those that were missing, the lowest first."""
-    missing = [parent for parent in target.parents if not parent.exists()]
-    target.parent.mkdir(parents=True, exist_ok=True)
-    return missing
 
 
 def write_atomically(

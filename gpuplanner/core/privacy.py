@@ -15,8 +15,6 @@ from gpuplanner.core.errors import PrivacyError
 
 PSEUDONYM_KEY_BYTES = 32
 """Length of a key for pseudonyms. [B]"""
-MIN_NAMED_GROUP_PEOPLE = 5
-"""Smallest group, such as a team, that a shared report shows by its name. [people]"""
 _PSEUDONYM_HEX_DIGITS = 10
 """Number of hexadecimal digits of a pseudonym."""
 
@@ -112,8 +110,7 @@ def pseudonymise(table: pl.DataFrame, key: bytes, columns: Sequence[str]) -> pl.
         names = table[column].drop_nulls().unique().sort()
         pseudonyms = {name: make_pseudonym(name, key, column) for name in names}
         if len(set(pseudonyms.values())) < len(pseudonyms):
-            todo = "Use another key."
-            raise PrivacyError(f"column {column!r}", "a pseudonym for each name", "the same twice", todo)
+            raise PrivacyError(f"column {column!r}", "a pseudonym for each name", "the same twice", "Use another key.")
         table = table.with_columns(pl.col(column).replace_strict(pseudonyms, default=None, return_dtype=pl.String))
     return table
 

@@ -49,9 +49,8 @@ def check_table(frame: pl.DataFrame, schema: type[dy.Schema], *, source: str) ->
         return table
     good, bad = filter_rows(table, schema)
     if bad.height:
-        faults = bad.group_by("reason", maintain_order=True).agg(
-            pl.len().alias("rows"), pl.col(ROW_NUMBER_COLUMN).head(5)
-        )
+        first_rows = pl.col(ROW_NUMBER_COLUMN).head(5)
+        faults = bad.group_by("reason", maintain_order=True).agg(pl.len().alias("rows"), first_rows)
         fault_texts = (f"{why} in {rows} row(s), first {examples(some)}" for why, rows, some in faults.iter_rows())
         listed = "; ".join(fault_texts)
         got = f"{bad.height} of {frame.height} rows that do not: {listed}"

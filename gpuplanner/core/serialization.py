@@ -234,15 +234,10 @@ def load_yaml(text: str, *, source: str, error: type[GpuPlannerError] = TraceFor
     try:
         return yaml.load(text, Loader=_StrictYamlLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as cause:
-        raise _make_yaml_error(cause, source, error) from cause
-
-
-def _make_yaml_error(cause: Exception, source: str, error: type[GpuPlannerError]) -> GpuPlannerError:
-    """Make the error of text that is not a plain YAML document, with its line where known."""
-    mark = getattr(cause, "problem_mark", None)
-    fault = getattr(cause, "problem", None) or " ".join(str(cause).split())
-    at = f" line {mark.line + 1}" if mark else ""
-    return error(f"{source}{at}", "one YAML document of plain data", str(fault)[:200], "Fix the file there.")
+        mark = getattr(cause, "problem_mark", None)
+        fault = str(getattr(cause, "problem", None) or " ".join(str(cause).split()))[:200]
+        at = f" line {mark.line + 1}" if mark else ""
+        raise error(f"{source}{at}", "one YAML document of plain data", fault, "Fix the file there.") from cause
 
 
 def sha256(path: str | Path) -> str:

@@ -281,13 +281,9 @@ def document_settings(dataclass_type: DataclassType) -> DataclassType:
     """Add the settings of a dataclass to its docstring, and reject unknown arguments with a clear message."""
     rows = ""
     for setting_row in settings_of(dataclass_type).values():
-        about = (
-            f"{setting_row.meaning} Allowed: {setting_row.allowed_values}."
-            if setting_row.allowed_values
-            else setting_row.meaning
-        )
+        allowed = f" Allowed: {setting_row.allowed_values}." if setting_row.allowed_values else ""
         rows += f"{setting_row.name} : {setting_row.types}, default: {setting_row.default_text}\n"
-        rows += textwrap.indent(textwrap.fill(about, 108), "    ") + "\n"
+        rows += textwrap.indent(textwrap.fill(setting_row.meaning + allowed, 108), "    ") + "\n"
     _check_arguments(dataclass_type)
     listed = textwrap.indent(f"Attributes\n----------\n{rows}\n", "    ")
     dataclass_type.__doc__ = (dataclass_type.__doc__ or "").replace("    Examples\n", f"{listed}    Examples\n", 1)

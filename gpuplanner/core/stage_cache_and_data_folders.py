@@ -125,8 +125,7 @@ class FieldReads:
     def record_reads(self, names: frozenset[str] | set[str]) -> None:
         """Record that fields were read; raise ``RuntimeError`` for a new field after the stage has ended."""
         if self.over and not names <= self.names:
-            unexpected = sorted(names - self.names)
-            raise RuntimeError(f"a result that was kept reads {unexpected}, which its stage did not")
+            raise RuntimeError(f"a result that was kept reads {sorted(names - self.names)}, which its stage did not")
         self.names |= names
 
 
@@ -304,8 +303,7 @@ class CachedStage(Generic[StageArguments, Result]):
         """Return the folder of a stage's results on disk for the present input files of the dataset `data` and code."""
         assert self._shelf is not None
         named = to_json([input_hashes(data), code_hash()]).encode()
-        home = cache_folder() / self._shelf.folder / self._name
-        return home / hashlib.sha256(named).hexdigest()[:32]
+        return cache_folder() / self._shelf.folder / self._name / hashlib.sha256(named).hexdigest()[:32]
 
 
 def _unwrap_watched_scenario(scenario: Scenario) -> tuple[FieldReads, Scenario, frozenset[str]]:

@@ -138,8 +138,7 @@ def require_time_zone(*instants: datetime | None, source: str) -> None:
     """
     naive = [str(instant) for instant in instants if instant is not None and instant.tzinfo is None]
     if naive:
-        expected = "instants with a time zone"
-        raise SchemaError(f"{source}: start and end", expected, examples(naive), "Add tzinfo=UTC.")
+        raise SchemaError(f"{source}: start and end", "instants with a time zone", examples(naive), "Add tzinfo=UTC.")
 
 
 def count_intervals(start: datetime, end: datetime, interval_hours: float, *, source: str) -> int:

@@ -473,9 +473,8 @@ def _cost_of_mean_reservation(
     months, mean_gpus = len(demand), step * max(round(float(np.mean(beyond)) / step), 0)
     renewable_offers = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
     levels = (existing + mean_gpus if renewable_offers else existing)[:, None]
-    rented_cost = sum(
-        float(_tabulate_rent(hours, rent, gpus).mean()) for hours, gpus in zip(demand, levels, strict=True)
-    )
+    rents = (_tabulate_rent(hours, rent, gpus) for hours, gpus in zip(demand, levels, strict=True))
+    rented_cost = sum(float(costs.mean()) for costs in rents)
     starts_by_offer = ((offer, range(0, months, offer.term_months)) for offer in renewable_offers)
     costs = (
         sum(_commitment_cost(offer, _active_months(offer, month, months), months) for month in starts)

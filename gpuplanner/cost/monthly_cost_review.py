@@ -557,9 +557,8 @@ def _unit_costs(
     at_work = period_money.costs.filter(pl.col("x_Bucket").is_in(["used", "no_telemetry"]))
     delivered = float(at_work["PricingQuantity"].sum())
     known_ends = cost_by_end.filter(pl.col("state").cast(pl.String) != "UNKNOWN")
-    lost_cost = known_ends.filter(pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES))["cost"].sum() or Decimal(
-        "0.00"
-    )
+    is_lost = pl.col("state").cast(pl.String).is_in(FAILED_JOB_STATES)
+    lost_cost = known_ends.filter(is_lost)["cost"].sum() or Decimal("0.00")
     allocated_hours = pl.col("gpus") * window.overlap_h("start_time", "end_time")
     all_hours = float(run_jobs.select(allocated_hours.sum()).item() or 0.0)
     hourly_charge = float(cost_by_end["cost"].sum()) / max(all_hours, 1e-9)
@@ -588,11 +587,9 @@ def _unit_costs(
     rows = []
     for name in (name for name in units if unit_costs[name] is not None):
         cost, count = Decimal(str(unit_costs[name])), units[name]
-        is_of_total = name in tuple(units)[:3]
-        basis = "allocated GPU-hours of these jobs"
-        if is_of_total:
-            basis = "all installed GPU-hours, unallocated ones included"
-        amount = total if is_of_total else to_cents(float(cost) * count)
+        basis, amount = "all installed GPU-hours, unallocated ones included", total
+        if name == "million_tokens":
+            basis, amount = "allocated GPU-hours of these jobs", to_cents(float(cost) * count)
         has_use = name != "gpu_hour_delivered" or "used" in at_work["x_Bucket"]
         label = UNIT_COST_LABELS[name] if has_use else "cost per allocated GPU-hour (no telemetry)"
         rows.append((label, cost, basis, amount, float(count)))

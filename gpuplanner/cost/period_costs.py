@@ -8,6 +8,7 @@ layout, whoever owns them.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -38,8 +39,6 @@ from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
 from gpuplanner.hardware.catalog import (
     find_parameter,
     has_list_price,
-    mig_model_names,
-    non_mig_model_names,
     resolve_gpu_model,
 )
 from gpuplanner.hardware.power_carbon_and_prices import (
@@ -147,10 +146,8 @@ def money(scenario: Scenario) -> Money:
         months = {"BillingPeriodStart": begin.dt.truncate("1mo"), "BillingPeriodEnd": last_month.dt.offset_by("1mo")}
         costs = costs.with_columns(time.dt.convert_time_zone("UTC").alias(name) for name, time in months.items())
         if job_history.trace.source_facts.uncounted_gpu_hours:
-            note = (
-                pl.when(x_Bucket="unallocated").then(pl.lit(" or on an unknown number of GPUs")).otherwise(pl.lit(""))
-            )
-            costs = costs.with_columns(pl.col("ChargeDescription") + note)
+            note = pl.when(x_Bucket="unallocated").then(pl.lit(" or on an unknown number of GPUs"))
+            costs = costs.with_columns(pl.col("ChargeDescription") + note.otherwise(pl.lit("")))
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)
@@ -305,9 +302,8 @@ def find_price(scenario: Scenario, fleet: PlannedFleet, job_history: History | N
     GpuHourPrice or None
         The price [currency per GPU-hour]; None without one.
     """
-    rate = find_rate(
-        scenario, job_history or history(scenario), fleet.name if fleet.in_catalogue else None, ON_DEMAND_KIND
-    )
+    gpu_model = fleet.name if fleet.in_catalogue else None
+    rate = find_rate(scenario, job_history or history(scenario), gpu_model, ON_DEMAND_KIND)
     return None if rate is None else rate.price
 
 
@@ -344,11 +340,10 @@ def find_price_per_kwh(scenario: Scenario, job_history: History, currency: str |
     """
     book, wanted_currency = load_price_book(scenario), currency or scenario.currency
     own_price = scenario.price_usd_per_kwh
-    book_price = (
-        book.mean_price_per_kwh(wanted_currency, job_history.begin, job_history.end) if own_price is None else None
-    )
-    if book_price is not None:
-        return book_price
+    if own_price is None:
+        book_price = book.mean_price_per_kwh(wanted_currency, job_history.begin, job_history.end)
+        if book_price is not None:
+            return book_price
     usd = find_parameter("electricity_usd_per_kwh").value if own_price is None else own_price
     return book.convert(usd, "USD", wanted_currency, job_history.end)
 
@@ -497,19 +492,16 @@ def mean_activity(scenario: Scenario) -> Mapping[str, float]:
 
 def _catalog_name(label: str) -> str | None:
     """Name in the catalogue of a GPU model label; None if it is not there."""
-    try:
-        name = resolve_gpu_model(label)
-    except GpuPlannerError:
-        return None
-    return name if name in mig_model_names() or name in non_mig_model_names() else None
+    with suppress(GpuPlannerError):
+        return resolve_gpu_model(label)
+    return None
 
 
 def _power_model(gpu_model: str) -> GpuPowerModel | None:
     """Power model of a GPU model; None if the catalog has none."""
-    try:
+    with suppress(GeometryError, ScenarioError):
         return make_power_model(gpu_model)
-    except (GeometryError, ScenarioError):
-        return None
+    return None
 
 
 def _missing_texts(

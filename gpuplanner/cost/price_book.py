@@ -387,9 +387,8 @@ def read_price_book(path: str | Path) -> PriceBook:
 
 def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - of a file
     """Check an entry of ``prices`` and make a row of it."""
-    values = require_keys(
-        given, PRICE_ROW_KEYS, f"{file}, price", line, required_keys=(*PRICE_ROW_KEYS[:4], "from", "source")
-    )
+    required_keys = (*PRICE_ROW_KEYS[:4], "from", "source")
+    values = require_keys(given, PRICE_ROW_KEYS, f"{file}, price", line, required_keys)
     currency, per = _read_unit(values, file, ("GPU h", "instance h"))
     gpus = 1.0
     if per == "instance h":
@@ -433,9 +432,8 @@ def _read_exchange_rate(given: Any, file: str, line: int) -> ExchangeRate:  # no
 
 def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
     """Check an entry of ``electricity`` and make a row of it."""
-    values = require_keys(
-        given, ELECTRICITY_KEYS, f"{file}, electricity", line, required_keys=(*ELECTRICITY_KEYS[:3], "source")
-    )
+    required_keys = (*ELECTRICITY_KEYS[:3], "source")
+    values = require_keys(given, ELECTRICITY_KEYS, f"{file}, electricity", line, required_keys)
     market = read_number(values, "market_g_per_kwh", file, 0, 5000) if "market_g_per_kwh" in values else None
     return PowerRow(
         read_number(values, "price", file, 0, 1e4), _read_unit(values, file, ("kWh",))[0],

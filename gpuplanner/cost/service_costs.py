@@ -85,9 +85,8 @@ def charge_services(uses: Sequence[ServiceUse], price: GpuHourPrice) -> pl.DataF
 def share_work(use: ServiceUse) -> list[float]:
     """Return the share of each team in the computing of a service, by the time of its prompt and answer tokens."""
     prompt_h, answer_token_h = _token_hours(use)
-    tokens = use.tokens.select(
-        pl.col("prompt_tokens") * prompt_h + pl.col("generated_tokens") * answer_token_h
-    ).to_series()
+    token_hours = pl.col("prompt_tokens") * prompt_h + pl.col("generated_tokens") * answer_token_h
+    tokens = use.tokens.select(token_hours).to_series()
     total = float(tokens.sum())
     return [1 / len(tokens)] * len(tokens) if total <= 0 else (tokens / total).to_list()
 

@@ -102,8 +102,7 @@ def showback(
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
     cost, basis = pl.Series(costs, dtype=CENTS_DTYPE), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
-    kind = pl.col("ownership").str.extract("^([a-z]*)")
-    category = kind.replace_strict(CATEGORY_OF_OWNERSHIP, default="Standard")
+    category = pl.col("ownership").str.extract("^([a-z]*)").replace_strict(CATEGORY_OF_OWNERSHIP, default="Standard")
     table = lines.select(
         **dict.fromkeys(("BillingPeriodStart", "ChargePeriodStart"), pl.lit(start)),
         **dict.fromkeys(("BillingPeriodEnd", "ChargePeriodEnd"), pl.lit(end)),

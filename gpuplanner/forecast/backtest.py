@@ -336,8 +336,7 @@ def _choose_cutoffs(
     if ahead < 1 or windows < 1 or last < 2 or (step is not None and step < 1):
         expected = "horizon, windows and step of at least 1, and two intervals more than the horizon"
         got = f"horizon {ahead}, windows {windows}, step {step}, {grid.values.shape[1]} intervals"
-        todo = "Shorten the horizon or give a longer history."
-        raise SchemaError("forecast: history", expected, got, todo)
+        raise SchemaError("forecast: history", expected, got, "Shorten the horizon or give a longer history.")
     earliest = min(2 * grid.week, max(2 * grid.season, last // 2), last)
     if step is None and walk:
         earliest = min(max(earliest, grid.values.shape[1] // 2), last)

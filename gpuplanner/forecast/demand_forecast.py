@@ -58,8 +58,7 @@ def cost_curve(paths: np.ndarray, price: float) -> pl.DataFrame:
     0.8
     """
     if not price > 1:
-        expected = "above 1, else no plan pays off"
-        raise SchemaError("cost curve: price", expected, f"{price}", "Raise it.")
+        raise SchemaError("cost curve: price", "above 1, else no plan pays off", f"{price}", "Raise it.")
     best = 1 - 1 / price
     levels = sorted({*COST_CURVE_QUANTILES, round(best, 6)})
     plans = np.quantile(paths, levels, axis=0)

@@ -96,15 +96,12 @@ class DemandHistory:
         if self.announced is None:
             return np.zeros((len(self.ids), horizon))
         origin = self._forecast_times(1, 0)[0]
-        slots = gap + horizon
-        announced_gpus = gpus_announced(self.announced, self.ids, self.whole, origin, self.interval_hours, slots)[
-            :, gap:
-        ]
+        how = (self.whole, origin, self.interval_hours, gap + horizon)
+        announced_gpus = gpus_announced(self.announced, self.ids, *how)[:, gap:]
         for name, parts in self.sums.items():
             if name != self.whole:
-                announced_gpus[self.ids.index(name)] += announced_gpus[[self.ids.index(part) for part in parts]].sum(
-                    axis=0
-                )
+                rows = [self.ids.index(part) for part in parts]
+                announced_gpus[self.ids.index(name)] += announced_gpus[rows].sum(axis=0)
         return announced_gpus
 
     def fan(self, horizon: int, *, seed: int = 1) -> pl.DataFrame:
@@ -113,9 +110,8 @@ class DemandHistory:
         Columns: ``ds``, ``still_running`` and ``to_come`` (means of both parts), ``q05``, ``q50`` and ``q95`` of their
         sum [GPUs].
         """
-        running, coming = (
-            part[0] for part in self._require_run_off().split_paths([self.whole], self.slots, horizon, seed)
-        )
+        paths = self._require_run_off().split_paths([self.whole], self.slots, horizon, seed)
+        running, coming = (part[0] for part in paths)
         coming = coming + self._fleet_row(self.announced_job_gpus(horizon, 0))
         low, middle, high = np.quantile(running + coming, (0.05, 0.5, 0.95), axis=0)
         ds = pl.Series(self._forecast_times(horizon, 0), dtype=pl.Datetime("us", "UTC"))
@@ -176,8 +172,7 @@ class DemandHistory:
     def _require_run_off(self) -> RunOff:
         """Return ``run_off``, or raise :class:`ScenarioError` if the source has no jobs."""
         if self.run_off is None:
-            todo = "Ingest the jobs as well."
-            raise ScenarioError("forecast: paths", "data with jobs", "occupancy alone", todo)
+            raise ScenarioError("forecast: paths", "data with jobs", "occupancy alone", "Ingest the jobs as well.")
         return self.run_off
 
     def _forecast_times(self, horizon: int, gap: int) -> list[datetime]:
@@ -204,10 +199,8 @@ class DemandHistory:
         left = remaining_run_time(table, levels=(0.5, 0.9), by=("unique_id",)).filter(~pl.col("ended"))
         quantiles = pl.col("remaining_q50_h", "remaining_q90_h").median()
         hours = (pl.col("gpus") * pl.col("remaining_h")).sum().alias("gpu_hours_left")
-        sums = left.group_by("unique_id", maintain_order=True).agg(
-            pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles
-        )
-        return sums.sort("unique_id")
+        sums = (pl.len().alias("jobs"), pl.col("gpus").sum(), hours, quantiles)
+        return left.group_by("unique_id", maintain_order=True).agg(sums).sort("unique_id")
 
     def draw_weekly_demand(
         self,
@@ -532,11 +525,9 @@ def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[
         Series that each sum consists of.
     """
     names = jobs[series].unique().cast(pl.String).sort().to_list()
-    boards = (
-        set(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNKNOWN_GPU_MODEL_LABEL))
-        if series == "series"
-        else set()
-    )
+    boards: set[str] = set()
+    if series == "series":
+        boards.update(jobs["gpu_model"].unique().cast(pl.String).fill_null(UNKNOWN_GPU_MODEL_LABEL))
     ends = {name.rpartition("/")[2] for name in names}
     with_board = bool(boards) and ends <= boards and all("/" in name for name in names)
 
@@ -576,8 +567,7 @@ def _short_history_remark(history: timedelta) -> tuple[str, ...]:
     if history >= MIN_HISTORY_FOR_OWN_ERRORS:
         return ()
     days = count_text(round(history / timedelta(days=1)), "day")
-    remark = f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out"
-    return (remark,)
+    return (f"{days} of history: intervals rest on the errors of all series and days together, their ends drawn out",)
 
 
 def _first_submission_after_silence(jobs: pl.DataFrame, end: datetime) -> tuple[datetime, int]:

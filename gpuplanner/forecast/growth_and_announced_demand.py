@@ -471,8 +471,7 @@ def _read_table(path: Path, columns: Mapping[str, Any]) -> pl.DataFrame:
     """Read the given columns of a CSV or Parquet file, with times in UTC; raise ScenarioError if any is missing."""
     names = ", ".join(columns)
     try:
-        parquet = path.suffix == ".parquet"
-        table = pl.read_parquet(path) if parquet else pl.read_csv(path, try_parse_dates=True)
+        table = pl.read_parquet(path) if path.suffix == ".parquet" else pl.read_csv(path, try_parse_dates=True)
     except (OSError, pl.exceptions.PolarsError) as error:
         raise ScenarioError(str(path), f"a table with {names}", first_error_line(error), f"Fix {path.name}.") from None
     faults = [name for name in columns if name not in table.columns]
@@ -492,6 +491,5 @@ def _require_valid_rows(table: pl.DataFrame, odd: pl.DataFrame, path: Path, rule
     bad = table.filter(~(pl.col("end_time") > pl.col("start_time")).fill_null(False)).vstack(odd)
     if bad.height:
         expected = " and ".join(filter(None, (rule, "an end after its start")))
-        got = f"{bad.height} other rows, first {bad.row(0)}"
-        raise ScenarioError(str(path), expected, got, f"Fix {path.name}.")
+        raise ScenarioError(str(path), expected, f"{bad.height} other rows, first {bad.row(0)}", f"Fix {path.name}.")
     return table

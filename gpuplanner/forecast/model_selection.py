@@ -136,9 +136,8 @@ def evaluate_backtest(backtest: Backtest, *, price: float | None = None, first: 
     weights, upper = np.zeros((2, len(quantiles), shape[0], shape[1] + 1))
     for cutoff_index in range(shape[1] + 1):
         known_values = backtest.known_at(cutoff_index)
-        weights[:, :, cutoff_index], upper[:, :, cutoff_index] = _weights_at(
-            backtest, quantiles, known_values, cutoff_index
-        )
+        weights_then = _weights_at(backtest, quantiles, known_values, cutoff_index)
+        weights[:, :, cutoff_index], upper[:, :, cutoff_index] = weights_then
         for model, calibrated in quantiles.items() if cutoff_index < shape[1] else ():
             calibrated[:, cutoff_index] = calibrate_quantiles(backtest, model, cutoff_index, known_values, calibrated)
     means = {
@@ -324,9 +323,8 @@ def planned_quantile(quantiles: np.ndarray, price: float) -> np.ndarray:
     """
     level = 1 - 1 / price
     above = int(np.clip(np.searchsorted(QUANTILE_LEVELS, level), 1, len(QUANTILE_LEVELS) - 1))
-    weight = np.clip(
-        (level - QUANTILE_LEVELS[above - 1]) / (QUANTILE_LEVELS[above] - QUANTILE_LEVELS[above - 1]), 0.0, 1.0
-    )
+    distance = QUANTILE_LEVELS[above] - QUANTILE_LEVELS[above - 1]
+    weight = np.clip((level - QUANTILE_LEVELS[above - 1]) / distance, 0.0, 1.0)
     low, high = quantiles[..., above - 1], quantiles[..., above]
     return np.asarray(low + weight * (high - low))
 
@@ -511,8 +509,7 @@ def score_series(backtest: EvaluatedBacktest, row: int, levels: np.ndarray) -> d
 def mean_scores(scores: pl.DataFrame) -> pl.DataFrame:
     """Average the scores of each model over the series that it was scored on."""
     values = ("cutoffs", "mase", "pinball", "coverage_90", "realised_cost", "cpu_s", "weight", "chosen")
-    means = pl.col(values).mean()
-    return scores.group_by("model", maintain_order=True).agg(pl.len().alias("series"), means)
+    return scores.group_by("model", maintain_order=True).agg(pl.len().alias("series"), pl.col(values).mean())
 
 
 FORECAST_USE_BY_ERROR_MEASURE = {

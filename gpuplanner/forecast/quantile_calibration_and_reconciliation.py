@@ -87,9 +87,8 @@ def calibrate_quantiles(
     step_share = min(backtest.step / backtest.horizon, 1.0)
     scale = _estimate_relative_errors((known_values - base[:, :cutoff_index, :, MEDIAN_INDEX]) / size, full)
     errors = (known_values[..., None] - base[:, :cutoff_index]) / (size * scale[:, :-1, None])[..., None]
-    calibrated = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * _quantile_shifts(
-        errors, weight, full, step_share
-    )
+    shifts = _quantile_shifts(errors, weight, full, step_share)
+    calibrated = now + (unit * scale[:, -1])[:, None, None] * lead[:, None] * shifts
     middle = now[..., MEDIAN_INDEX : MEDIAN_INDEX + 1]
     calibrated[..., :MEDIAN_INDEX] = np.minimum(calibrated[..., :MEDIAN_INDEX], middle)
     calibrated[..., MEDIAN_INDEX + 1 :] = np.maximum(calibrated[..., MEDIAN_INDEX + 1 :], middle)
@@ -316,9 +315,8 @@ def reconcile_to_pool(tenants: pl.DataFrame, pool: pl.DataFrame, *, own_quantile
     """
     profile = pl.col("unique_id").str.split("/").list.last()
     below = check_table(tenants, Forecast, source="forecast of the teams").with_columns(profile=profile)
-    above = check_table(pool, Forecast, source="forecast of the pool").select(
-        "ds", *FORECAST_VALUE_COLUMNS, profile=profile
-    )
+    above = check_table(pool, Forecast, source="forecast of the pool")
+    above = above.select("ds", *FORECAST_VALUE_COLUMNS, profile=profile)
     keys = ["profile", "ds"]
     only_below = below.join(above, on=keys, how="anti").select("unique_id", "ds")
     only_above = above.with_columns(unique_id=pl.format("all/{}", "profile")).join(below, on=keys, how="anti")
@@ -402,8 +400,7 @@ def reconcile_mint(
     if not all(sums.values()) or not sums or needed - set(ids) or set(ids) - set(errors):
         expected = f"{examples(sorted(needed))}, each sum with its parts, and past errors of every series"
         got = f"series {examples(ids)}, errors of {len(errors)}"
-        todo = "Forecast all of them from the same demand."
-        raise SchemaError("reconcile_mint", expected, got, todo)
+        raise SchemaError("reconcile_mint", expected, got, "Forecast all of them from the same demand.")
     leaves = [uid for uid in ids if uid not in sums]
     adds = [[uid == leaf or leaf in sums.get(uid, ()) for uid in ids] for leaf in leaves]
     summing = np.array(adds, dtype=float)
@@ -482,9 +479,8 @@ def _shrunk_covariance(errors: np.ndarray, mean: np.ndarray) -> np.ndarray:
     common_errors = errors[:, is_known[~few].all(axis=0)][~few]
     mixed = np.eye(len(errors))
     if common_errors.shape[1] >= MIN_COVARIANCE_ERRORS and len(common_errors) > 1:
-        unit = (common_errors - common_errors.mean(axis=1, keepdims=True)) / np.maximum(
-            common_errors.std(axis=1, keepdims=True), 1e-12
-        )
+        deviation = np.maximum(common_errors.std(axis=1, keepdims=True), 1e-12)
+        unit = (common_errors - common_errors.mean(axis=1, keepdims=True)) / deviation
         correlation = unit @ unit.T / common_errors.shape[1]
         spread = ((unit**2) @ (unit**2).T / common_errors.shape[1] - correlation**2) / common_errors.shape[1]
         off_diagonal = ~np.eye(len(common_errors), dtype=bool)

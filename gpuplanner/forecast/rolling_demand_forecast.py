@@ -77,17 +77,6 @@ def demand_by_view(scenario: Scenario) -> dict[str, pl.DataFrame]:
     }
 
 
-def count_jobs_left_out(scenario: Scenario) -> dict[str, int]:
-    """Count the recent jobs that are left out of every demand series, by reason.
-
-    Examples
-    --------
-    >>> count_jobs_left_out(Scenario())
-    {'request unknown': 0, 'no GPU': 0}
-    """
-    return count_excluded_jobs(history(scenario).views["rightsized"])
-
-
 def forecast_to_bytes(forecast: ForecastResult) -> bytes:
     """Pack the tables of a forecast into the bytes of one zip file, each table as Parquet."""
     content = io.BytesIO()
@@ -150,9 +139,8 @@ def tenant_forecast(scenario: Scenario) -> ForecastResult:
     view = job_history.views["rightsized"]
     jobs = view.select(*RUN_OFF_COLUMNS, "instances", series=pl.format("{}/{}", "tenant", "profile"))
     jobs_known = _run_off_of_views(jobs, job_history, scenario.interval_hours)
-    return forecast_demand(
-        demand_by_view(scenario)["rightsized"], horizon=scenario.horizon_intervals, known_jobs=jobs_known
-    )
+    demand = demand_by_view(scenario)["rightsized"]
+    return forecast_demand(demand, horizon=scenario.horizon_intervals, known_jobs=jobs_known)
 
 
 def _make_outlook(scenario: Scenario, view: str) -> DemandOutlook:
@@ -202,7 +190,7 @@ def fleet_forecast(fleet: FleetPools) -> tuple[ForecastResult, pl.DataFrame, dic
         pooled = result.scores.filter(pl.col("unique_id").str.starts_with(f"{ALL_TENANTS_POOL_NAME}/"))
         tables = (result.forecast, result.scores, result.choice, pooled)
         parts.append(tuple(_name_by_pool(table, name) for table in tables) if fleet.several else tables)
-        for reason, jobs in count_jobs_left_out(pool_scenario).items():
+        for reason, jobs in count_excluded_jobs(history(pool_scenario).views["rightsized"]).items():
             left[reason] = left.get(reason, 0) + jobs
     forecast, scores, choice, pooled = (pl.concat(tables) for tables in zip(*parts, strict=True))
     return ForecastResult(forecast, scores, choice), pooled, left

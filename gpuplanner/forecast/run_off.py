@@ -162,9 +162,8 @@ class RunOff:
         weight = decay_weight(now - np.minimum(jobs.end, now))
         hazards = fit_hazards(jobs._hours_run(now), np.isfinite(jobs.end), jobs.groups, weight=weight)
         blocks = _block_starts(origin, steps, self.slot_h)
-        noise = np.random.default_rng((seed, origin, SEED_STEP_PER_CUTOFF)).gumbel(
-            size=(RUN_OFF_SAMPLE_PATHS, *blocks.shape)
-        )
+        noise_rng = np.random.default_rng((seed, origin, SEED_STEP_PER_CUTOFF))
+        noise = noise_rng.gumbel(size=(RUN_OFF_SAMPLE_PATHS, *blocks.shape))
         order = np.argsort(jobs.series, kind="stable")
         edges = np.searchsorted(jobs.series[order], np.arange(len(self.names) + 1))
 
@@ -286,9 +285,8 @@ class RunOff:
                 path, pair = np.nonzero(pick[:, None] == block[None])
                 came = (self.submit[job] - starts[block])[pair]
                 end = (came + runs[path, np.searchsorted(open_jobs, job[pair])]) / self.slot_h
-                open_demand = mean_occupancy(
-                    came / self.slot_h, end, self.size[job[pair]], path, RUN_OFF_SAMPLE_PATHS, left
-                )
+                begin, size = came / self.slot_h, self.size[job[pair]]
+                open_demand = mean_occupancy(begin, end, size, path, RUN_OFF_SAMPLE_PATHS, left)
                 demand[:, piece * length :] += open_demand
         return demand
 
@@ -359,7 +357,6 @@ def lay_out_run_off(
     series: str = "tenant",
     size: str = "gpus",
     suffix: str = "",
-    total: str | None = None,
     events: tuple[np.ndarray, ...] = (),
 ) -> RunOff:
     """Convert a table of jobs to the arrays from which sample paths are drawn.
@@ -376,8 +373,6 @@ def lay_out_run_off(
         Columns with the series of a job, and with its number of GPUs or MIG instances.
     suffix : str
         Text added to the names of the series.
-    total : str, optional
-        Name of a series that is the sum of all; None: no such series.
     events : tuple of numpy.ndarray, each of shape (n, 2)
         Time spans of each kind of calendar event. [h since `start`]
 
@@ -421,7 +416,7 @@ def lay_out_run_off(
     names = [kind + suffix for kind in kinds]
     return RunOff(
         names=tuple(names),
-        totals={} if total is None else {total: tuple(range(len(names)))},
+        totals={},
         start=start,
         slot_h=interval_hours,
         submit=submit,

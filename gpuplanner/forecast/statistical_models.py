@@ -290,9 +290,8 @@ def predict_reverting(history: np.ndarray, horizon: int, *, season: int, week: i
     shape = table.mean(axis=0) - level
     noise = ((table - table.mean(axis=1, keepdims=True) - shape) ** 2).sum() / max(days - 1, 1)
     shape_variation = days * (shape**2).sum()
-    day = level + shape * (
-        max(1 - MEAN_DAY_SHRINKAGE_FACTOR * noise / shape_variation, 0.0) if shape_variation > 0 else 0.0
-    )
+    kept_share = max(1 - MEAN_DAY_SHRINKAGE_FACTOR * noise / shape_variation, 0.0) if shape_variation > 0 else 0.0
+    day = level + shape * kept_share
     departure = (table - day).ravel()
     summed, end = np.concatenate([[0.0], np.cumsum(departure)]), np.arange(1, len(departure) + 1)
     begin = np.maximum(end - week, 0)

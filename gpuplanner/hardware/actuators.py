@@ -120,9 +120,8 @@ def find_abilities(
     'about 2 min (0.4 to 6)'
     """
     actuator = resolve_name(actuator, PARTITIONER_BY_ACTUATOR, subject="actuator", error=ScenarioError)
-    own_facts = list_actuator_facts(
-        actuator, *model_names_in_actuator_facts(gpu_model), any_gpu_model=gpu_model is None
-    )
+    model_names = model_names_in_actuator_facts(gpu_model)
+    own_facts = list_actuator_facts(actuator, *model_names, any_gpu_model=gpu_model is None)
     node_release = _decide_node_return(own_facts["returns"], ownership)
     node_switching = own_facts["switches_nodes"].value or "no"
     switches_nodes = node_switching == "yes" or (node_switching != "no" and node_release == UNNEEDED_NODES_RETURNED)

@@ -243,8 +243,7 @@ def find_data_sheet(gpu_model: str) -> GpuDataSheet:
     (700.0, 70.0)
     """
     name = resolve_gpu_model(gpu_model)
-    sheets = facts("gpu_specs")
-    rows = sheets.filter((pl.col("mig_model") == name) | (pl.col("gpu_model") == name))
+    rows = facts("gpu_specs").filter((pl.col("mig_model") == name) | (pl.col("gpu_model") == name))
     if rows.is_empty():
         todo = "Add the data sheet of the GPU model to gpu_specs.csv."
         raise GeometryError(f"GPU model {name!r}", "a row in gpu_specs", "none", todo)

@@ -32,15 +32,7 @@ LABEL_BY_RESOURCE = {
 messages."""
 
 
-_FIELDS_COMPARED_BY_SERVES = (
-    "compute_slices",
-    "memory_slices",
-    "sms",
-    "decoders",
-    "encoders",
-    "jpeg_engines",
-    "ofa_engines",
-)
+_FIELDS_COMPARED_BY_SERVES = ("compute_slices", "memory_slices", *(LABEL_BY_RESOURCE.keys() - {"copy_engines"}))
 """Fields of :class:`MigProfile` in which a profile must be at least as large as the profile whose jobs it is to run."""
 
 
@@ -345,12 +337,12 @@ class GpuModel:
 def _is_alias(profile_name: ProfileName, listed_name: ProfileName) -> bool:
     """Whether two profile names differ only in the rounding of the memory."""
     difference_gb = abs(profile_name.memory_gb - listed_name.memory_gb)
-    same_instance = (profile_name.compute_slices, profile_name.attribute) == (
-        listed_name.compute_slices,
-        listed_name.attribute,
-    )
-    return same_instance and difference_gb <= max(
-        _MAX_ALIAS_MEMORY_DIFFERENCE_GB, _MAX_ALIAS_MEMORY_DIFFERENCE_FRACTION * listed_name.memory_gb
+    same_slices = profile_name.compute_slices == listed_name.compute_slices
+    return (
+        same_slices
+        and profile_name.attribute == listed_name.attribute
+        and difference_gb
+        <= max(_MAX_ALIAS_MEMORY_DIFFERENCE_GB, _MAX_ALIAS_MEMORY_DIFFERENCE_FRACTION * listed_name.memory_gb)
     )
 
 
@@ -386,9 +378,8 @@ def load_gpu_model(name: str, rows: ProfileRows | None = None) -> GpuModel:
         return _load_from_catalogue(resolve_name(name, mig_model_names(), subject="gpu_model", error=GeometryError))
     table = rows.to_dicts() if isinstance(rows, pl.DataFrame) else [dict(row) for row in rows]
     own_names = list(dict.fromkeys(str(row.get("gpu_model")) for row in table))
-    full_name = resolve_name(
-        name, dict.fromkeys([*own_names, *mig_model_names()]), subject="gpu_model", error=GeometryError
-    )
+    known_names = dict.fromkeys([*own_names, *mig_model_names()])
+    full_name = resolve_name(name, known_names, subject="gpu_model", error=GeometryError)
     if full_name not in own_names:
         return _load_from_catalogue(full_name)
     return _build_gpu_model(full_name, [row for row in table if str(row.get("gpu_model")) == full_name])

@@ -327,10 +327,12 @@ def prove(gpu_model: GpuModel | str, counts: Mapping[str, int]) -> LayoutProof:
     gpu_model = as_gpu_model(gpu_model)
     instances = resolve_counts(gpu_model, counts)
     if FULL_GPU in instances:
-        is_full_gpu = instances == {FULL_GPU: 1}
-        return LayoutProof(
-            is_full_gpu, Layout() if is_full_gpu else None, "" if is_full_gpu else _describe_full_gpu_fault(instances)
-        )
+        if instances == {FULL_GPU: 1}:
+            return LayoutProof(True, Layout(), "")
+        fault = "a full GPU (MIG disabled) has no MIG instances"
+        if len(instances) == 1:
+            fault = f"{instances[FULL_GPU]} full GPUs are not one GPU"
+        return LayoutProof(False, None, fault)
     for rule in (find_maximum_faults, _find_memory_fault, find_engine_faults):
         faults = "; ".join(rule(gpu_model, instances))
         if faults:
@@ -371,21 +373,13 @@ def resolve_counts(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[str, 
     counts_by_profile: dict[MigProfile | str, int] = {}
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            expected = "a whole number of at least 0"
-            raise GeometryError(f"count of {name}", expected, repr(count), f"Fix it: {name}:1.")
+            raise GeometryError(f"count of {name}", "a whole number of at least 0", repr(count), f"Fix it: {name}:1.")
         key = name if name == FULL_GPU else gpu_model.profile(name)
         counts_by_profile[key] = counts_by_profile.get(key, 0) + count
     counts_by_name = {
         profile.name: counts_by_profile[profile] for profile in gpu_model.profiles if counts_by_profile.get(profile)
     }
     return counts_by_name | ({FULL_GPU: counts_by_profile[FULL_GPU]} if counts_by_profile.get(FULL_GPU) else {})
-
-
-def _describe_full_gpu_fault(instances: Mapping[str, int]) -> str:
-    """Describe why a full GPU and the MIG instances or further GPUs requested with it do not fit on one GPU."""
-    if len(instances) == 1:
-        return f"{instances[FULL_GPU]} full GPUs are not one GPU"
-    return "a full GPU (MIG disabled) has no MIG instances"
 
 
 def _find_memory_fault(gpu_model: GpuModel, instances: Mapping[str, int]) -> Iterator[str]:

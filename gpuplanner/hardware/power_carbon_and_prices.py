@@ -85,8 +85,7 @@ def make_power_model(gpu_model: str, *, range_end: str = "value") -> GpuPowerMod
     if tdp_w is None:
         todo = "Add the rating to gpu_specs.csv with its source."
         raise ScenarioError(f"power of {name}", "a tdp_w in gpu_specs", "none", todo)
-    names = ("idle_fraction", "active_base_fraction", "active_slope_fraction")
-    idle, base, slope = map(find_parameter, names)
+    idle, base, slope = map(find_parameter, ("idle_fraction", "active_base_fraction", "active_slope_fraction"))
     idle_w, base_w, slope_w = (getattr(fraction, range_end) * tdp_w for fraction in (idle, base, slope))
     source = f"rating: {spec.source}; law: {base.source} ({base.date})"
     return GpuPowerModel(name, idle_w, base_w, slope_w, tdp_w, source)

@@ -111,8 +111,7 @@ def _iterate_layouts(gpu_model: GpuModel, layout: AnyLayout) -> Iterator[Layout]
     counts = parse_layout(layout) if isinstance(layout, str) else layout
     proof = prove(gpu_model, counts)
     if proof.layout is None:
-        subject = f"layout of {gpu_model.name}"
-        raise GeometryError(subject, "one that can be placed", proof.reason, "Fix the layout.")
+        raise GeometryError(f"layout of {gpu_model.name}", "one that can be placed", proof.reason, "Fix the layout.")
     yield from iterate_arrangements(gpu_model, proof.layout.counts)
 
 
@@ -444,9 +443,8 @@ class ChangeCost:
         """Return the cost with stated times [s], by field; ``reboot_s`` is ignored for models that do not reboot."""
         unknown = sorted(set(stated) - set(_STATED_TIME_FIELDS))
         if unknown:
-            raise ScenarioError(
-                "cost of change", ", ".join(_STATED_TIME_FIELDS), ", ".join(unknown), "Name one of these."
-            )
+            expected, got = ", ".join(_STATED_TIME_FIELDS), ", ".join(unknown)
+            raise ScenarioError("cost of change", expected, got, "Name one of these.")
         names = [name for name in stated if name != "reboot_s" or self.reboot_s is not None]
         replaced: dict[str, Any] = {name: TimeRange.exact(float(stated[name])) for name in names}
         return replace(self, **replaced)

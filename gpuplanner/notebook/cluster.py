@@ -103,8 +103,7 @@ def open(
     Cluster(sample: 64 GPUs, 11,521 jobs, 1 Feb 2026 to 28 Feb 2026)
     """
     folder = str(data)
-    inbox = explore_dataset(folder, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group)
-    return Cluster(inbox, folder)
+    return Cluster(explore_dataset(folder, gpu_model=gpu_model, tz=tz, smallest_group=smallest_group), folder)
 
 
 def read(*files: str | Path, tz: str | None = None, gpu_model: str | None = None, **options: Any) -> Cluster:  # noqa: ANN401 - of any reader
@@ -536,8 +535,7 @@ class Cluster:
 
     def provenance(self) -> View:
         """Show the sources of the data."""
-        section = dataset_sections.render_provenance_section(self.inbox)
-        return View(section, self.inbox.quality_report.findings)
+        return View(dataset_sections.render_provenance_section(self.inbox), self.inbox.quality_report.findings)
 
     def panel(self) -> PeriodPanel:
         """Make the panel of a period: days are marked in a chart; GPU-hours, demand and teams of them are shown."""

@@ -192,8 +192,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             ("unallocated", UNALLOCATED_TEAM),
         ]
         self.tenant = dropdown(options, ALL_TEAMS_OPTION, "Team", tooltip="Whose cost is shown", **style)
-        owners = ((name.replace("_", " "), name) for name in OWNERSHIPS)
-        options = [("as in the inventory", AS_IN_DATA), *owners]
+        options = [("as in the inventory", AS_IN_DATA), *((name.replace("_", " "), name) for name in OWNERSHIPS)]
         self.owner = dropdown(options, scenario.ownership or AS_IN_DATA, "Ownership", tooltip="Of the GPUs", **style)
         self.price_book = widgets.Text(
             value=scenario.price_book or "", description="Price book (file)", continuous_update=False, **style

@@ -123,8 +123,7 @@ class ForecastView:
     @or_card("GPUs expected", FORECAST_FIX)
     def expected(self, horizon: int = 48) -> View:
         """Show the expected GPUs of running and of future jobs over `horizon` intervals, after those observed."""
-        section = cost_and_forecast_sections.render_expected_section(self.source, horizon)
-        return View(section, self.source.fan(horizon))
+        return View(cost_and_forecast_sections.render_expected_section(self.source, horizon), self.source.fan(horizon))
 
     @or_card("Past forecasts", FORECAST_FIX)
     def past_errors(

@@ -181,10 +181,8 @@ class SizedJob:
     @or_card("Defaults of the tool", SIZE_FIX)
     def tool(self) -> View:
         """Show the defaults of the training tool, with sources."""
-        facts = [asdict(fact) for fact in self.sizing.tool_does]
-        table = pl.DataFrame(facts, schema=["fact", "value", "source"])
-        shown = page.table(table, caption="Defaults of the tool")
-        return View(page.section("Defaults of the tool", shown), table)
+        table = pl.DataFrame([asdict(fact) for fact in self.sizing.tool_does], schema=["fact", "value", "source"])
+        return View(page.section("Defaults of the tool", page.table(table, caption="Defaults of the tool")), table)
 
     def controls(self) -> SizePanel:
         """Make the panel with fields of model, task, lengths, deadline and GPUs."""

@@ -141,8 +141,7 @@ class PlannedLayouts:
             alt=f"Rightsized requests by profile; the plan covers the quantile {self.scenario.quantile:g}. Dashed "
             "upright lines: the level changed; rings: unusual days.",
         )
-        shown = page.section("Demand", page.value_table(facts, caption="Fleet and demand"), chart)
-        return View(shown, outlook.demand)
+        return View(page.section("Demand", page.value_table(facts, caption="Fleet and demand"), chart), outlook.demand)
 
     @or_card("The layouts in use", MIG_FIX)
     def in_use(self) -> View:
@@ -190,10 +189,8 @@ class PlannedLayouts:
         job_history = history(self.scenario)
         requests = requested_and_used(job_history.jobs, samples=job_history.trace.samples)
         table = recommend_sharing(requests).select(GPU_SHARING_COLUMNS)
-        caption = "GPU sharing by job class"
-        return View(
-            page.section("GPU sharing", page.table(table, caption=caption, headings=_GPU_SHARING_HEADINGS)), table
-        )
+        shown = page.table(table, caption="GPU sharing by job class", headings=_GPU_SHARING_HEADINGS)
+        return View(page.section("GPU sharing", shown), table)
 
     @cached_property
     def _plan_comparison(self) -> pl.DataFrame:
@@ -223,11 +220,9 @@ class PlannedLayouts:
         gpus = layout_rows.select("node", "gpu").unique().sort("node", "gpu")
         names = [f"{node} · {gpu}" for node, gpu in gpus.rows()]
         shown_rows = layout_rows.filter(pl.format("{} · {}", "node", "gpu").is_in(names[:MAX_CALENDAR_ROWS]))
-        left_out_text = (
-            f" The first {MAX_CALENDAR_ROWS} of {len(names):,} GPUs are shown."
-            if len(names) > MAX_CALENDAR_ROWS
-            else ""
-        )
+        left_out_text = ""
+        if len(names) > MAX_CALENDAR_ROWS:
+            left_out_text = f" The first {MAX_CALENDAR_ROWS} of {len(names):,} GPUs are shown."
         chart = page.figure(
             plots.plot_layout_calendar(shown_rows),
             title="Layout of each GPU over time",
@@ -445,9 +440,8 @@ def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -
     }
     if missing:
         excess = "; ".join(f"{count} × {name}" for name, count in missing.items())
-        raise ScenarioError(
-            "demand", f"instances that fit on {gpus} × {model.name}", f"{excess} too many", "Raise gpus=."
-        )
+        expected = f"instances that fit on {gpus} × {model.name}"
+        raise ScenarioError("demand", expected, f"{excess} too many", "Raise gpus=.")
     counts = dict(zip(layout_plan.layouts, layout_plan.counts[0].tolist(), strict=True))
     counts = {layout: count for layout, count in counts.items() if count and layout != UNUSED_LAYOUT}
     counts |= {UNUSED_LAYOUT: gpus - sum(counts.values())} if gpus > sum(counts.values()) else {}

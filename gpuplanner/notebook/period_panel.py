@@ -179,9 +179,8 @@ def period_section(tables: PeriodTables) -> HtmlSection:
     period = tables.period
     last = period.end - timedelta(microseconds=1)
     days = f"{day_text(period.start)} to {day_text(last)}, {period.team}"
-    ledger = page.table(
-        replace_codes_by_text(tables.ledger), caption=f"GPU-hours by bucket, {days}", formats={"gpu_hours": ",.0f"}
-    )
+    caption, formats = f"GPU-hours by bucket, {days}", {"gpu_hours": ",.0f"}
+    ledger = page.table(replace_codes_by_text(tables.ledger), caption=caption, formats=formats)
     teams = page.table(tables.teams, caption="Allocated GPU-hours by team", formats={"used_fraction": ".1%"})
     demand = page.table(tables.demand, caption="Demand by profile if no job waited [instances]")
     return page.section("These days", page.pair(ledger, teams), demand)

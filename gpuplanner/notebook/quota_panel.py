@@ -74,8 +74,7 @@ class SharingPanel(SectionPanel[SharingRules, RulesComparison]):
         self.order = dropdown(orders, self.base.order, "Queue order", tooltip="First job to start", **style)
         half_life, restart = float(self.base.half_life_days), float(stops.restart_minutes)
         self.half_life = slider(half_life, 0.5, 60.0, 0.5, "Fair-share half-life (days)", "Of usage", **style)
-        label = "Teams reclaim lent quota"
-        self.reclaim = widgets.Checkbox(value=stops.reclaim, description=label, **style)
+        self.reclaim = widgets.Checkbox(value=stops.reclaim, description="Teams reclaim lent quota", **style)
         self.by_tier = widgets.Checkbox(value=stops.by_tier, description="Preempt lower tiers", **style)
         self.restart = slider(restart, 0.0, 120.0, 1.0, "Restart time (min)", "Of a preempted job", **style)
         checkpoint = float(stops.checkpoint_minutes or 0.0)

@@ -187,9 +187,8 @@ class StudyView:
 
     def teams(self) -> View:
         """Show the allocated GPU-hours by team, and the installed GPU-hours by bucket."""
-        shown = page.table(
-            teams_table(self.decision), caption=f"By team, {monthly_sections.describe_period(self.results)}"
-        )
+        caption = f"By team, {monthly_sections.describe_period(self.results)}"
+        shown = page.table(teams_table(self.decision), caption=caption)
         section = HtmlSection(page.section("By team", shown) + monthly_sections.ledger(self.results))
         return View(section, self.results.tables["ledger_tenants"])
 

@@ -165,8 +165,7 @@ class View:
         altair = import_optional("altair", extra="plot")
         specs = chart_specs(self.section)
         if not -len(specs) <= number < len(specs):
-            expected = f"a number below {len(specs)}"
-            raise ScenarioError("chart of a view", expected, str(number), "Use .df, the table.")
+            raise ScenarioError("chart of a view", f"a number below {len(specs)}", str(number), "Use .df, the table.")
         title, _, subtitle = str(specs[number].get("description", "")).partition(". ")  # a page has them in its HTML
         heading = {"text": title, "subtitle": textwrap.wrap(subtitle, 100), "anchor": "start"}
         chart: ChartType = altair.Chart.from_dict({**specs[number], "title": heading})

@@ -11,6 +11,7 @@ import polars as pl
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.core.serialization import read_packaged_rows
+from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.hardware.catalog import find_data_sheet
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 
@@ -153,11 +154,11 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
     text += f", tensor {tensor:.2g}, DRAM {dram:.2g}" + _format_occupancy_and_power(counters, limit)
     near_tensor, near_dram = tensor / limit["tensor_peak"], dram / limit["dram_peak"]
     if dram >= limit["bound_dram"] and near_dram >= near_tensor:
-        peak = f"{_percent(near_dram)} of the DRAM activity that can be reached, {_percent(near_tensor)} of the tensor"
-        return Signature("memory-bandwidth", f"{text}; {peak}")
+        text += f"; {percent_text(near_dram)} of the DRAM activity that can be reached"
+        return Signature("memory-bandwidth", f"{text}, {percent_text(near_tensor)} of the tensor")
     busy = sm >= limit["ineffective_sm"] and tensor >= limit["some_tensor"]
     if tensor >= limit["heavy_tensor"] or sm >= limit["effective_sm"] or busy:
-        text += f"; {_percent(near_tensor)} of the tensor activity that can be reached"
+        text += f"; {percent_text(near_tensor)} of the tensor activity that can be reached"
         return Signature("compute", text)
     return _classify_quiet_gpus(text, sm, counters, gpus, nvlink_peak_gb_s, limit)
 
@@ -191,7 +192,7 @@ def _classify_quiet_gpus(
     quiet = sm < limit["waiting_sm"]
     if quiet and idle_share is not None and idle_share >= limit["waiting_share"]:
         host = "not read" if pcie is None else f"{pcie:.2g} GB/s"
-        return Signature("input", f"{text}; idle in {_percent(idle_share)} of the readings; PCIe {host}")
+        return Signature("input", f"{text}; idle in {percent_text(idle_share)} of the readings; PCIe {host}")
     if quiet and pcie is not None and pcie >= limit["heavy_pcie_gb_s"]:
         heavy = limit["heavy_pcie_gb_s"]
         return Signature("input", f"{text}; PCIe {pcie:.2g} GB/s >= {heavy:g} while the GPU is quiet")
@@ -205,7 +206,7 @@ def _classify_quiet_gpus(
             resource = "NVLink traffic not read" if nvlink is None else "NVLink bandwidth of the GPU not known"
             return Signature("unclear", f"{low}; {resource}")
         share = nvlink / nvlink_peak_gb_s
-        low += f"; NVLink {nvlink:.3g} GB/s = {_percent(share)} of {nvlink_peak_gb_s:g}"
+        low += f"; NVLink {nvlink:.3g} GB/s = {percent_text(share)} of {nvlink_peak_gb_s:g}"
         if share >= limit["heavy_nvlink_share"]:
             return Signature("interconnect", low)
         if share > limit["light_nvlink_share"]:
@@ -230,12 +231,7 @@ def _format_occupancy_and_power(counters: Counters, limit: Mapping[str, float]) 
     if power is None:
         return text
     low = " (too little for a busy GPU)" if power < limit["low_power_share"] else ""
-    return f"{text}, power {_percent(power)} of the limit{low}"
-
-
-def _percent(share: float) -> str:
-    """Format a share [0-1] as a whole percentage, such as ``45 %``."""
-    return f"{100 * share:.0f} %"
+    return f"{text}, power {percent_text(power)} of the limit{low}"
 
 
 DEVICE_KEY_COLUMNS = ("node", "gpu", "instance")

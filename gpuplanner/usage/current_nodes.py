@@ -102,11 +102,8 @@ def observe_nodes(jobs: pl.DataFrame | LazyJobs, begin: datetime, end: datetime)
         unplaced_gpus = peak_gpus - sum(node.gpus for node in observed.values())
         words = {row["gpu_model"] for row in table}
         single_model = words.pop() if len(words) == 1 else None
-        table += (
-            [{"node": INFERRED_NODE_NAME, "gpu_model": single_model, "gpus": unplaced_gpus}]
-            if unplaced_gpus > 0
-            else []
-        )
+        if unplaced_gpus > 0:
+            table.append({"node": INFERRED_NODE_NAME, "gpu_model": single_model, "gpus": unplaced_gpus})
     schema = {name: column.dtype for name, column in Inventory.columns().items()}
     return pl.DataFrame(table, schema=schema) if table else None
 
@@ -226,11 +223,8 @@ def _peak_allocated(rows: pl.DataFrame, amount: str, *by: str) -> pl.DataFrame:
     steps = pl.concat([up, down]).group_by(*by, "at").agg(pl.col("change").sum()).sort(*by, "at")
     level = pl.col("change").cum_sum()
     levels = steps.with_columns(level=level.over(*by) if by else level)
-    return (
-        levels.group_by(*by, maintain_order=True).agg(pl.col("level").max())
-        if by
-        else levels.select(pl.col("level").max())
-    )
+    peak = pl.col("level").max()
+    return levels.group_by(*by, maintain_order=True).agg(peak) if by else levels.select(peak)
 
 
 @dataclass(frozen=True)
@@ -278,11 +272,8 @@ def _tabulate_allocations_by_node(
     boards : polars.DataFrame, optional
         ``node, gpu_model``: the GPU model that most jobs on a node name; None: determined from `jobs`.
     """
-    boards = (
-        _usual_model_by_node(_use_by_node_and_model(LazyJobs.from_table(jobs), begin, end))
-        if boards is None
-        else boards
-    )
+    if boards is None:
+        boards = _usual_model_by_node(_use_by_node_and_model(LazyJobs.from_table(jobs), begin, end))
     allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), LedgerWindow(begin, end))
     allocated = allocated.filter(pl.col("start_time") < end, pl.col("node_list").is_not_null().any())
     if allocated.is_empty():
@@ -292,13 +283,10 @@ def _tabulate_allocations_by_node(
     allocations = clip_to_window(allocated, begin, end).select("start", "end", "gpus", "instances", texts)
     allocations = allocations.with_row_index("row")
     spread = spread_gpus_over_nodes(allocations).drop("node_list").with_columns(pl.col("node").cast(pl.Categorical))
-    on_single_node = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
-    many = (
-        (pl.len().over("row"), pl.int_range(pl.len()).over("row"))
-        if spread.height > allocations.height
-        else on_single_node
-    )
-    spread = spread.with_columns(many=many[0], place=many[1])
+    many, place = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
+    if spread.height > allocations.height:
+        many, place = pl.len().over("row"), pl.int_range(pl.len()).over("row")
+    spread = spread.with_columns(many=many, place=place)
     boards = boards.cast(pl.Categorical)
     rows = spread.join(boards, on="node", how="left", maintain_order="left", nulls_equal=True)
     pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
@@ -383,8 +371,7 @@ def _round_up_gpus(gpus: float | None) -> int:
 
 def _add_uneven_parts(rows: pl.DataFrame) -> pl.DataFrame:
     """Add the GPUs of jobs that cannot be divided evenly among their nodes, first on nodes with unallocated GPUs."""
-    columns = ("node", "start", "end", "whole")
-    even_parts = rows.filter(pl.col("whole") > 0).select(columns)
+    even_parts = rows.filter(pl.col("whole") > 0).select(("node", "start", "end", "whole"))
     uneven = rows.filter(pl.col("rest") > 0)
     if uneven.is_empty():
         return even_parts
@@ -615,9 +602,8 @@ def describe_snapshot(jobs: pl.DataFrame, begin: datetime, end: datetime) -> str
     if last <= begin:
         return None
     window = LedgerWindow(begin, end)
-    allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), window).filter(
-        pl.col("start_time") < end
-    )
+    allocated = jobs_with_gpus(cast_columns(jobs, Jobs, NODE_JOB_COLUMNS, source="jobs"), window)
+    allocated = allocated.filter(pl.col("start_time") < end)
     running = allocated.filter(pl.col("end_time").fill_null(end) > last)
     if running.height <= SNAPSHOT_RUNNING_SHARE * allocated.height:
         return None

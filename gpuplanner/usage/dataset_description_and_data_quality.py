@@ -228,8 +228,7 @@ def _summarize_occupancy(table: pl.DataFrame) -> Tables:
     )
     share = pl.when(pl.col("mean_total") > 0).then(pl.col("mean_allocated") / pl.col("mean_total"))
     shared = by_pool.with_columns(allocated_share=share)
-    ordered = shared.sort("mean_total", "pool", "resource", descending=[True, False, False])
-    return {"occupancy by pool": ordered}
+    return {"occupancy by pool": shared.sort("mean_total", "pool", "resource", descending=[True, False, False])}
 
 
 def _summarize_requests(table: pl.DataFrame) -> Tables:
@@ -290,8 +289,7 @@ def _summarize_distributions(table: pl.DataFrame) -> Tables:
         return pl.col("value").filter(pl.col("percent") >= percent).min()
 
     figures = {"points": pl.len(), "p50": at(50), "p95": at(95), "most": pl.col("value").max()}
-    by_series = table.group_by("series", maintain_order=True).agg(**figures)
-    return {"distributions": by_series.sort("series")}
+    return {"distributions": table.group_by("series", maintain_order=True).agg(**figures).sort("series")}
 
 
 def _summarize_job_states(table: pl.DataFrame) -> Tables:
@@ -532,9 +530,8 @@ def _compare_job_lists(dataset: Dataset, other_dataset: Dataset) -> pl.DataFrame
     names = [side.source_facts.source for side in (dataset, other_dataset)]
     parts = []
     for number, job_hours in enumerate(sides):
-        only = job_hours.join(sides[1 - number], on="job_id", how="anti", maintain_order="left").filter(
-            pl.col("gpu_hours") > 0
-        )
+        only = job_hours.join(sides[1 - number], on="job_id", how="anti", maintain_order="left")
+        only = only.filter(pl.col("gpu_hours") > 0)
         check = pl.lit(f"job not in {names[1 - number]}")
         parts.append(only.select("team", "gpu_hours", check=check, source=pl.lit(names[number])))
     both = sides[0].join(sides[1], on="job_id", suffix="_other", maintain_order="left")

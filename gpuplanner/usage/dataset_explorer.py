@@ -165,9 +165,8 @@ class ExploredDataset:
     @cached_property
     def allocated_by_end_state(self) -> pl.DataFrame:
         """Allocated GPU-hours by tenant and final state of the attempts."""
-        return allocated_by_state(
-            self.trace.jobs, start=observation_begins_at(self.trace), end=observation_ends_at(self.trace)
-        )
+        begin, end = observation_begins_at(self.trace), observation_ends_at(self.trace)
+        return allocated_by_state(self.trace.jobs, start=begin, end=end)
 
     @cached_property
     def jobs_with_telemetry(self) -> pl.DataFrame:
@@ -248,8 +247,7 @@ class ExploredDataset:
         """
         job_ids = self.jobs_with_telemetry["job_id"].to_list()
         if self.trace.samples is None or not job_ids:
-            todo = "Ingest telemetry with the jobs."
-            raise ScenarioError("jobs with telemetry", "at least one", "none", todo)
+            raise ScenarioError("jobs with telemetry", "at least one", "none", "Ingest telemetry with the jobs.")
         name = resolve_name(job_id, job_ids, subject="job with telemetry", error=ScenarioError)
         self.fleet.require_mig("phases of a job")
         samples = self.trace.samples.filter(job_id=name)
@@ -267,8 +265,7 @@ class ExploredDataset:
         cost = hours * pl.lit(None if price is None else price.value, pl.Float64)
         phase_signatures = signatures.select("phase", "bound", "evidence")
         priced = phases.with_columns(gpu_hours=hours, cost=cost).join(phase_signatures, on="phase", how="left")
-        spikes = find_dips(samples)
-        return JobView(samples, priced.sort("phase"), spikes, whole["bound"], whole["evidence"], price)
+        return JobView(samples, priced.sort("phase"), find_dips(samples), whole["bound"], whole["evidence"], price)
 
 
 def explore_dataset(

@@ -98,9 +98,8 @@ class _NodeSweep:
             able = running(float(had.sum()), fits.astype(float) - fitted)
             unable = running(was_free[~had].sum(), free * ~fits - before * ~fitted)
             requested = jobs * (need * nodes)
-            fits_by_count = (requested > GPU_FRACTION_TOLERANCE_GPUS) & (
-                unallocated >= need * nodes - GPU_FRACTION_TOLERANCE_GPUS
-            )
+            has_room = unallocated >= need * nodes - GPU_FRACTION_TOLERANCE_GPUS
+            fits_by_count = (requested > GPU_FRACTION_TOLERANCE_GPUS) & has_room
             fits_on_nodes = fits_by_count & (able >= nodes - 0.5)
             fit += np.where(fits_on_nodes, requested, 0.0)
             fit_by_count += np.where(fits_by_count, requested, 0.0)
@@ -188,7 +187,7 @@ def node_pool(
         return None
     out_nodes = out.select("start_time", "end_time", "gpus", node_list="node")
     texts = pl.concat(
-        [_categorical_node_lists(started.select("node_list").collect()), _categorical_node_lists(out_nodes)]
+        part["node_list"].cast(pl.Categorical) for part in (started.select("node_list").collect(), out_nodes)
     )
     of_held, lists = number_node_lists(texts, number)
     used = np.bincount(of_held, minlength=len(lists.first) - 1) > 0
@@ -209,11 +208,6 @@ def node_pool(
         need_of_job=needs_of_jobs["need"].to_numpy(),
         needs=needs.to_numpy(),
     )
-
-
-def _categorical_node_lists(table: pl.DataFrame) -> pl.Series:
-    """Return the node lists of jobs, as text such as ``n[1-2]``, in categorical form."""
-    return table["node_list"].cast(pl.Categorical)
 
 
 @dataclass(frozen=True, eq=False)

@@ -84,8 +84,7 @@ def out_of_service_gpus(
             left = _cap_spells_of_model(left, gpu_model, running, nodes, stated, begin, end)
         labels = pl.lit(bucket, out.schema["bucket"]), pl.lit(tenant, pl.String)
         stated = pl.concat([stated, left.with_columns(bucket=labels[0], tenant=labels[1])])
-    nowhere = pl.lit(None, pl.String)
-    return pl.concat([stated.join(models_of_nodes, on="node"), kept.with_columns(node=nowhere)])
+    return pl.concat([stated.join(models_of_nodes, on="node"), kept.with_columns(node=pl.lit(None, pl.String))])
 
 
 def _unallocated_of_nodes(

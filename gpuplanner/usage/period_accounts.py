@@ -186,9 +186,8 @@ def use_by_day(dataset: Dataset, window: LedgerWindow, *, tz: str) -> pl.DataFra
     start = pl.lit(window.origin).dt.convert_time_zone(tz)
     day = (start + pl.duration(hours=pl.int_range(pl.len()))).dt.date()
     days = hours.group_by(day=day, maintain_order=True).agg(pl.all().mean())
-    is_measured_day = (pl.col("seen") > 0) & (
-        pl.col("seen") >= MIN_OBSERVED_HOURS_FRACTION_OF_DAY * pl.col("allocated_gpus")
-    )
+    least_seen = MIN_OBSERVED_HOURS_FRACTION_OF_DAY * pl.col("allocated_gpus")
+    is_measured_day = (pl.col("seen") > 0) & (pl.col("seen") >= least_seen)
     active = pl.when(is_measured_day).then(pl.col("allocated_gpus") * pl.col("working") / pl.col("seen"))
     return days.select("day", "requested_gpus", "allocated_gpus", active_gpus=active)
 
@@ -405,15 +404,13 @@ def _sum_by_group(
     counted: dict[tuple[str, str], pl.DataFrame] = {}
     for part in parts:
         for word, group in words.items():
-            groups = part.group_by(group.alias(word), maintain_order=True)
-            summed[word].append(groups.agg(**sums))
+            summed[word].append(part.group_by(group.alias(word), maintain_order=True).agg(**sums))
             for name, value in values.items():
                 both = part.select(group.alias(word), value=value).drop_nulls("value")
                 counts = both.group_by(word, "value", maintain_order=True).agg(n=pl.len())
                 before = counted.get((word, name), counts.clear())
-                counted[word, name] = (
-                    pl.concat([before, counts]).group_by(word, "value", maintain_order=True).agg(pl.col("n").sum())
-                )
+                by_value = pl.concat([before, counts]).group_by(word, "value", maintain_order=True)
+                counted[word, name] = by_value.agg(pl.col("n").sum())
     return {
         word: (
             pl.concat(parts_of_word).group_by(word, maintain_order=True).agg(pl.all().sum()),

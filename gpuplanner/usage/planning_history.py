@@ -169,9 +169,8 @@ def load_study_dataset(
     recent = _next_hour(until) - timedelta(days=max(scenario.history_days, days))
     submissions = jobs_on_disk.scan_unquarantined(["submit_time"]).filter(pl.col("submit_time") < until)
     rows = submissions.select(pl.len()).collect(engine="streaming").item()
-    latest = (
-        submissions.slice(max(rows - MAX_JOBS_PER_STUDY, 0), 1).collect(engine="streaming")["submit_time"].to_list()
-    )
+    first_of_latest = submissions.slice(max(rows - MAX_JOBS_PER_STUDY, 0), 1).collect(engine="streaming")
+    latest = first_of_latest["submit_time"].to_list()
     since = max(begin, _floor_hour(min([recent, *latest, *(month or ())])))
     jobs = _categories_to_text(jobs_on_disk.collect_between(since, until, columns or Jobs.column_names()))
     remark = (
@@ -410,16 +409,8 @@ def tabulate_pools(fleet: FleetPools) -> pl.DataFrame:
     for name, pool_scenario in fleet.pools.items():
         job_history = history(pool_scenario)
         planned = job_history.fleet
-        rows.append(
-            (
-                name,
-                len(planned.today.names),
-                planned.gpus,
-                planned.cut_gpus,
-                job_history.jobs.height,
-                planned.can_be_cut,
-            )
-        )
+        numbers = (len(planned.today.names), planned.gpus, planned.cut_gpus, job_history.jobs.height)
+        rows.append((name, *numbers, planned.can_be_cut))
     rows += [(name, 0, gpus, 0, 0, False) for name, gpus in fleet.idle.items()]
     counts = dict.fromkeys(("nodes", "gpus", "cut_gpus", "jobs"), pl.Int64)
     schema = {"pool": pl.String, **counts, "can_be_cut": pl.Boolean}

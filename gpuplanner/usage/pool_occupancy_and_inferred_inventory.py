@@ -500,6 +500,7 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
     cut = pl.col("instances").is_not_null()
     plain = allocated.lazy().filter(~cut)
     parts = allocated.lazy().filter(cut).select(*_OCCUPANCY_JOB_COLUMNS).collect()
+    # what MIG instances take over time, each with the amount that one GPU has
     needs = [(window.spans(parts, "start_time", "end_time", "gpus"), 1)]
     if not parts["gpus_by_memory"].has_nulls():
         needs.append((window.spans(parts, "start_time", "end_time", "gpus_by_memory"), 1))
@@ -508,16 +509,7 @@ def peak_gpus_needed(allocated: pl.DataFrame | pl.LazyFrame, gpu_model: str | No
             profile_jobs = parts.filter(profile_requested=profile)
             max_instances = load_gpu_model(gpu_model).profile(profile).max_instances
             needs.append((window.spans(profile_jobs, "start_time", "end_time", "instances"), max_instances))
-    full_gpu_spans = window.spans(plain, "start_time", "end_time", "gpus")
-    return _peak_gpus(full_gpu_spans, needs, window)
-
-
-def _peak_gpus(full_gpu_spans: TickSpans, needs: list[tuple[TickSpans, int]], window: LedgerWindow) -> int:
-    """Find the peak of GPUs needed at once: full GPUs, plus the largest need of partitioned ones.
-
-    `needs` are pairs of the amounts that MIG instances take over time, and the amount that one GPU has.
-    """
-    every = [full_gpu_spans, *(spans for spans, _ in needs)]
+    every = [window.spans(plain, "start_time", "end_time", "gpus"), *(spans for spans, _ in needs)]
     slabs = HourSlabs(window.hours, chain.from_iterable((spans.begin, spans.end) for spans in every))
     steps = [spans.steps(slabs) for spans in every]
     peak = 0.0

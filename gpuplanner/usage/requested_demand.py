@@ -116,9 +116,8 @@ def demand_series(
     slot = timedelta(microseconds=step)
     first, last = _demand_grid(requests, begin, slot, start, end)
     slots = count_intervals(first, last, interval_hours, source="demand")
-    spans = begun.with_columns(
-        unique_id=pl.format("{}/{}", "tenant", "profile"), until=_counted_until(known_clock, last)
-    )
+    until = _counted_until(known_clock, last)
+    spans = begun.with_columns(unique_id=pl.format("{}/{}", "tenant", "profile"), until=until)
     series = spans.select("unique_id", "tenant", "profile").unique().sort("unique_id")
     row = spans["unique_id"].cast(pl.Enum(series["unique_id"])).to_physical().to_numpy().astype(np.int64)
     begins, ends = ticks_since(spans[begin], first), ticks_since(spans["until"], first)

@@ -228,8 +228,7 @@ def rightsize(
     """
     if not 0 <= headroom < 1 or minimum_evidence < 1:
         expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
-        got = f"{headroom!r} and {minimum_evidence!r}"
-        raise SchemaError("rightsize", expected, got, "Use for example 0.1 and 5.")
+        raise SchemaError("rightsize", expected, f"{headroom!r} and {minimum_evidence!r}", "Use for example 0.1 and 5.")
     model = as_gpu_model(gpu_model)
     table = conform(jobs, Jobs, source="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
     requests = _add_request_sizes(resolve_requests(table, model), model)

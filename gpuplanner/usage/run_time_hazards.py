@@ -83,9 +83,8 @@ class Hazards:
             is_class, sums = kind == class_number, summed[class_number]
             wanted = goal[..., is_class]
             age_bin = np.clip(np.searchsorted(sums, wanted, side="right") - 1, 0, len(JOB_AGE_BIN_WIDTHS_H) - 1)
-            end_age_h[..., is_class] = (
-                JOB_AGE_EDGES_H[age_bin] + (wanted - sums[age_bin]) / self.rate[class_number][age_bin]
-            )
+            in_bin_h = (wanted - sums[age_bin]) / self.rate[class_number][age_bin]
+            end_age_h[..., is_class] = JOB_AGE_EDGES_H[age_bin] + in_bin_h
         return np.asarray(np.maximum(end_age_h - age_h, 0.0))
 
     def mean_remaining(self, kind: np.ndarray, age_h: np.ndarray) -> np.ndarray:
@@ -219,8 +218,7 @@ def remaining_run_time(
         hazard = np.full(len(kind), -np.log1p(-level))
         columns[f"remaining_q{100 * level:02g}_h"] = hazards.remaining(kind, ran_h, hazard)
     over = pl.Series(ended)
-    masked = {name: pl.when(~over).then(pl.Series(values)) for name, values in columns.items()}
-    return jobs.with_columns(**masked)
+    return jobs.with_columns(**{name: pl.when(~over).then(pl.Series(values)) for name, values in columns.items()})
 
 
 def remaining_while_busy(run_h: np.ndarray, weight: np.ndarray | None = None, *, values: int = 20) -> np.ndarray:

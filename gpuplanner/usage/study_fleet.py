@@ -122,9 +122,8 @@ class PlannedFleet:
         if self.pool is None:
             return jobs
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-        is_planned = (word == self.pool.lower()) | (
-            word.is_null() & self._home_pool_of_jobs(jobs).eq_missing(self.pool.lower())
-        )
+        is_at_home = word.is_null() & self._home_pool_of_jobs(jobs).eq_missing(self.pool.lower())
+        is_planned = (word == self.pool.lower()) | is_at_home
         installed_models = [str(pool.gpu_model).lower() for pool in self.installed.pools]
         if "node_list" in jobs.columns:
             inventory = self.installed.inventory
@@ -141,11 +140,9 @@ class PlannedFleet:
         if "partition" not in jobs.columns:
             return largest
         word = pl.col("gpu_model").cast(pl.String).str.to_lowercase()
-        by = jobs.drop_nulls("gpu_model").group_by("partition", word, maintain_order=True)
+        by = jobs.drop_nulls(["gpu_model", "partition"]).group_by("partition", word, maintain_order=True)
         gpus_by_partition = by.agg(pl.col("gpus").sum()).sort("gpus", "gpu_model", descending=[True, False])
-        gpus_by_partition = gpus_by_partition.drop_nulls("partition").unique(
-            "partition", keep="first", maintain_order=True
-        )
+        gpus_by_partition = gpus_by_partition.unique("partition", keep="first", maintain_order=True)
         homes = dict(gpus_by_partition.select(pl.col("partition").cast(pl.String), "gpu_model").iter_rows())
         if not homes:
             return largest

@@ -533,9 +533,8 @@ def _is_below_noise(signals: Signals, drop: pl.Series, rows: int) -> pl.Series:
         ((pl.col("activity") + pl.col("power")) / math.sqrt(2)).alias("both"),
         each=pl.min_horizontal("activity", "power"),
     )
-    stands = (by_activity > MIN_SPIKE_NOISE_SDS) | (
-        (both["both"] > MIN_SPIKE_NOISE_SDS) & (both["each"] > MIN_SPIKE_NOISE_SDS / 2)
-    )
+    by_both = (both["both"] > MIN_SPIKE_NOISE_SDS) & (both["each"] > MIN_SPIKE_NOISE_SDS / 2)
+    stands = (by_activity > MIN_SPIKE_NOISE_SDS) | by_both
     return stands.fill_null(False) & signals.table["seen"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import numpy as np
@@ -121,6 +122,11 @@ def test_a_time_limit_ends_a_job():
     assert running[0, :, 0].max() == 1
 
 
+def with_total(known):
+    """Add the series ``all``, the sum of the others."""
+    return replace(known, totals={"all": tuple(range(len(known.names)))})
+
+
 @pytest.mark.parametrize("queued", [False, True])
 def test_nothing_after_the_origin_is_seen(queued):
     rng = np.random.default_rng(3)
@@ -136,8 +142,9 @@ def test_nothing_after_the_origin_is_seen(queued):
         other_wait = np.where(late | (begin < origin), wait, origin - submit + rng.exponential(9, len(run)))
         other_submit = submit.copy()
         other_submit[late] = np.sort(rng.uniform(origin, 900, late.sum()))
-        one = lay_out_run_off(jobs_of(submit, wait, run, tenant=tenant), start=MONDAY, total="all")
-        two = lay_out_run_off(jobs_of(other_submit, other_wait, other_run, tenant=tenant), start=MONDAY, total="all")
+        one = with_total(lay_out_run_off(jobs_of(submit, wait, run, tenant=tenant), start=MONDAY))
+        other_jobs = jobs_of(other_submit, other_wait, other_run, tenant=tenant)
+        two = with_total(lay_out_run_off(other_jobs, start=MONDAY))
         names = ["a", "b", "all"]
         assert one.demand_before(names, origin).tobytes() == two.demand_before(names, origin).tobytes()
         assert one.draws(names, origin, 30, 1).tobytes() == two.draws(names, origin, 30, 1).tobytes()
@@ -147,9 +154,8 @@ def test_paths_of_a_fleet_are_the_sums_of_its_tenants_and_draws_do_not_depend_on
     rng = np.random.default_rng(4)
     submit = poisson(3.0, 600, rng)
     tenant = rng.choice(["a", "b", "c"], len(submit)).tolist()
-    known = lay_out_run_off(
-        jobs_of(submit, 0.0, rng.exponential(5, len(submit)), tenant=tenant), start=MONDAY, total="all"
-    )
+    jobs = jobs_of(submit, 0.0, rng.exponential(5, len(submit)), tenant=tenant)
+    known = with_total(lay_out_run_off(jobs, start=MONDAY))
     paths = known.draws(["a", "b", "c", "all"], 500, 24, seed=1)
     assert (paths[:3].sum(axis=0) == paths[3]).all()
     assert (known.draws(["b"], 500, 24, seed=1)[0] == paths[1]).all()
