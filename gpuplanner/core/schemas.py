@@ -170,10 +170,6 @@ class Gauges(TableSchema):
     """One reading of one metric of one container."""
 
 
-class StepTimes(TableSchema):
-    """One training step of one worker."""
-
-
 class Distributions(TableSchema):
     """One point of a cumulative distribution that a source publishes instead of jobs; it has no time."""
 
@@ -211,7 +207,7 @@ class NodeDumps(TableSchema):
 
 
 READER_SCHEMAS: tuple[type[dy.Schema], ...] = (
-    *(Requests, Serving, Occupancy, Quotas, Gauges, StepTimes, Distributions, JobStates),
+    *(Requests, Serving, Occupancy, Quotas, Gauges, Distributions, JobStates),
     *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService, NodeDumps),
 )
 """Tables that readers produce besides :data:`OWN_SCHEMAS`."""

@@ -127,13 +127,12 @@ TeamWaits = Mapping[str | None, tuple[float, float]]
 """Mean queue wait by team, of all jobs under None: simulated today and as recommended [min]."""
 
 
-@dataclass(frozen=True, eq=False)
-class Recommendation:
-    """Recommended measures in order, and the queue waits with them.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecommendedMeasures:
+    """Recommended measures in order, and the queue waits with them, as they are kept on disk.
 
     - ``action``: Action of the first measure; ``keep`` without measures, ``none`` without a recommendation.
-    - ``model``, ``pools``, ``units``, ``view``: Wait model, node pools, units of each pool and requests of jobs with
-      all measures applied.
+    - ``view``: Requests of jobs with all measures applied.
     - ``reason``: Why there is no recommendation or nothing to do.
     - ``fleet_gpus``, ``gpus``: GPUs today, and with all measures applied.
     - ``service``: Queue waits by job size; empty if the replay is too inaccurate by size.
@@ -141,16 +140,12 @@ class Recommendation:
     - ``limits``: Tenant limits to raise.
     - ``waiting_hours_per_gpu_hour``: GPU-hours of waiting that a purchased GPU-hour ends; None without a purchase.
     - ``target_gpus``: GPUs that would meet the wait target but do not pay off; 0: none.
-    - ``headroom``, ``exhaustion``: Headroom and exhaustion date of the GPUs as recommended: today's, the fewer that
-      are kept, or more that are bought.
-    - ``team_waits``: Mean queue wait of each team, and of all jobs under None: today and as recommended [min].
+    - ``exhaustion``: Exhaustion date of the GPUs as recommended: today's, the fewer that are kept, or more that are
+      bought.
     - ``order_gpus``: Fewest GPUs to order now because growth exhausts capacity before delivery; 0: none.
     """
 
     action: str
-    model: WaitModel
-    pools: Sequence[SizedPool]
-    units: Sequence[int]
     fleet_gpus: int
     gpus: int
     measures: tuple[Measure, ...] = ()
@@ -161,10 +156,24 @@ class Recommendation:
     limits: tuple[RaisedGpuLimit, ...] = ()
     waiting_hours_per_gpu_hour: float | None = None
     target_gpus: int = 0
-    growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
-    headroom: MeasuredHeadroom | None = None
     exhaustion: Exhaustion = field(default_factory=Exhaustion)
     order_gpus: int = 0
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Recommendation(RecommendedMeasures):
+    """Recommended measures with the wait model and the nodes that result.
+
+    - ``model``, ``pools``, ``units``: Wait model, node pools and units of each pool with all measures applied.
+    - ``headroom``: Headroom of the GPUs as recommended.
+    - ``team_waits``: Mean queue wait of each team, and of all jobs under None: today and as recommended [min].
+    """
+
+    model: WaitModel
+    pools: Sequence[SizedPool]
+    units: Sequence[int]
+    growth: FittedGrowth = field(default_factory=lambda: FittedGrowth(WeeklyGrowth()))
+    headroom: MeasuredHeadroom | None = None
     team_waits: TeamWaits = field(default_factory=dict)
 
     @property
@@ -289,14 +298,19 @@ def keep_fleet(model: WaitModel, reason: str | None) -> Recommendation:
     pools = model.pools
     todays_gpus = int(model.inputs.fleet.gpus.sum())
     units = [pool.today for pool in pools]
-    return Recommendation("keep", model, pools, units, todays_gpus, todays_gpus, reason=reason)
+    return Recommendation(
+        action="keep", model=model, pools=pools, units=units, fleet_gpus=todays_gpus, gpus=todays_gpus, reason=reason
+    )
 
 
 def resize_fleet(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[int]) -> Recommendation:
     """Recommend the release or purchase of nodes with today's layouts, for a number of nodes of each pool."""
     todays_gpus, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
     measure = describe_count_change(todays_gpus, gpus)
-    return Recommendation(measure.action, model, pools, units, todays_gpus, gpus, (measure,))
+    return Recommendation(
+        action=measure.action, model=model, pools=pools, units=units, fleet_gpus=todays_gpus, gpus=gpus,
+        measures=(measure,),
+    )  # fmt: skip
 
 
 def change_fleet(model: WaitModel, measure_model: ModelWithMeasure, units: Sequence[int], gpus: int) -> Recommendation:
@@ -321,9 +335,8 @@ def change_fleet(model: WaitModel, measure_model: ModelWithMeasure, units: Seque
     if gpus != todays_gpus:
         measures += (describe_count_change(todays_gpus, gpus, f"after {measure_model.action}"),)
     return Recommendation(
-        measure_model.action, measure_model.model, measure_model.pools, units, todays_gpus, gpus, measures,
-        view=measure_model.view,
-        limits=measure_model.limits,
+        action=measure_model.action, model=measure_model.model, pools=measure_model.pools, units=units,
+        fleet_gpus=todays_gpus, gpus=gpus, measures=measures, view=measure_model.view, limits=measure_model.limits,
     )  # fmt: skip
 
 

@@ -150,9 +150,9 @@ def measure_headroom(
     weeks = (model.waits.arrival_s - model.inputs.observed_s / 2) / (DAYS_PER_WEEK * SECONDS_PER_DAY)
     growth_factors = np.exp(-growth.slope * weeks)
 
-    def waits(load: float, row: int, stop_s: Floats | None = None) -> Floats:
-        """Return the p95 wait of each job size at a load [s]; infinite where it exceeds `stop_s`."""
-        return model.percentiles(fleet, row, load=load * growth_factors, stop_s=stop_s)
+    def waits(load: float, row: int) -> Floats:
+        """Return the p95 wait of each job size at a load [s]."""
+        return model.percentiles(fleet, row, load=load * growth_factors)
 
     waits_at_least_load = np.array([waits(1 / MAX_LOAD_FACTOR, row) for row in range(1 + N_LOAD_DRAWS)])
     reachable_sizes = (waits_at_least_load <= target.target_s).mean(axis=0) >= MIN_SHARE_WITHIN_LIMIT
@@ -162,8 +162,7 @@ def measure_headroom(
     @cache
     def meets(load: float, row: int) -> bool:
         """Whether all reachable job sizes meet the target at a load."""
-        stop_s = np.where(reachable_sizes, target.target_s, np.inf)
-        return bool((waits(load, row, stop_s)[reachable_sizes] <= target.target_s).all())
+        return bool((waits(load, row)[reachable_sizes] <= target.target_s).all())
 
     factors = []
     for row in range(1 + N_LOAD_DRAWS):

@@ -17,7 +17,7 @@ from gpuplanner.decision.free_gpus_over_time import (
 )
 from gpuplanner.decision.wait_causes import MIN_WAITS_AT_LIMIT, TenantGpuLimit, TenantUse
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
-from gpuplanner.simulator.simulation_inputs import LateStartLimit, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests, simulate_starts
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
@@ -478,9 +478,7 @@ class QueueModel:
     rule: QueueRule = field(default_factory=QueueRule)
     closings: Closings | None = None
 
-    def start(
-        self, requests: NodeRequests, fleet: NodeFleet, rows: Ints | None = None, late: LateStartLimit | None = None
-    ) -> Floats:
+    def start(self, requests: NodeRequests, fleet: NodeFleet, rows: Ints | None = None) -> Floats:
         """Simulate requests on a fleet, and return their start times [s]; infinite for those that never start.
 
         Parameters
@@ -491,8 +489,6 @@ class QueueModel:
             Nodes to run on.
         rows : array of int, optional
             Row of the record that each request is; None: all rows, in their order.
-        late : LateStartLimit, optional
-            Late starts with which the simulation may be given up.
 
         Returns
         -------
@@ -509,13 +505,8 @@ class QueueModel:
             padded = concatenate_requests(padded, closed)
             order = np.concatenate([order, np.full(len(closed), -np.inf)])
             tenant = np.concatenate([tenant, np.full(len(closed), self.tenant.max(initial=0) + 1)])
-            if late is not None:
-                from_s, group = np.full(len(closed), np.inf), np.zeros(len(closed), np.int64)
-                late = replace(
-                    late, from_s=np.concatenate([late.from_s, from_s]), group=np.concatenate([late.group, group])
-                )
         if not self.limits:
-            start = simulate_starts(padded, fleet, queue=self.rule.queue, order=order, placement=placement, late=late)
+            start = simulate_starts(padded, fleet, queue=self.rule.queue, order=order, placement=placement)
         else:
             max_gpus = {limit.tenant: limit.gpus for limit in self.limits}
             groups = tuple(QuotaGroup(max_gpus.get(number)) for number in range(int(tenant.max()) + 1))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -25,8 +25,8 @@ from gpuplanner.core.units_and_number_formats import (
 from gpuplanner.decision.capacity_measures import (
     RECOMMENDED_LAYOUT,
     MeasureSearch,
-    RaisedGpuLimit,
     Recommendation,
+    RecommendedMeasures,
     TeamWaits,
     add_kept_units,
     find_measures,
@@ -54,9 +54,7 @@ from gpuplanner.decision.decision_types import (
     WAIT_REDUCING_ACTIONS,
     CurvePoint,
     Decision,
-    Exhaustion,
     Headroom,
-    JobSizeWaits,
     LayoutOnNodes,
     Measure,
     Saving,
@@ -245,16 +243,13 @@ def fit_submitted_growth(job_history: History) -> FittedGrowth:
     return fit_growth_per_week(sum_weekly_work(jobs, observation_begins_at(job_history.trace), job_history.plan_start))
 
 
-KEPT_FIELDS = (
-    "action", "fleet_gpus", "gpus", "measures", "reason", "view", "service", "late_sizes", "limits",
-    "waiting_hours_per_gpu_hour", "target_gpus", "exhaustion", "order_gpus",
-)  # fmt: skip
+KEPT_FIELDS = tuple(field.name for field in fields(RecommendedMeasures))
 """Fields of :class:`Recommendation` that :class:`RecommendationRecord` stores unchanged."""
 
 
-@dataclass(frozen=True)
-class RecommendationRecord:
-    """Recommendation on disk, from which it is rebuilt without a search: the fields of :class:`Recommendation`.
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RecommendationRecord(RecommendedMeasures):
+    """Recommendation on disk, from which it is rebuilt without a search.
 
     - ``units``: Nodes of each pool, or GPUs of each MIG profile.
     - ``profiles``: MIG profiles of the pools, where GPUs may move between them.
@@ -263,19 +258,6 @@ class RecommendationRecord:
     - ``curve``: Wait curve.
     """
 
-    action: str
-    fleet_gpus: int
-    gpus: int
-    measures: tuple[Measure, ...]
-    reason: str | None
-    view: str
-    service: tuple[JobSizeWaits, ...]
-    late_sizes: tuple[str, ...]
-    limits: tuple[RaisedGpuLimit, ...]
-    waiting_hours_per_gpu_hour: float | None
-    target_gpus: int
-    exhaustion: Exhaustion
-    order_gpus: int
     units: tuple[int, ...]
     profiles: tuple[str, ...]
     headroom: Headroom | None

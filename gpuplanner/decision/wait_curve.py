@@ -18,7 +18,7 @@ from gpuplanner.decision.policy_simulation import MANY_JOBS, WAIT_QUANTILE, find
 from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
-from gpuplanner.simulator.simulation_inputs import LateStartLimit, NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
 CURVE_RUNS = 5
@@ -123,12 +123,7 @@ def scale_load(arrival_s: Floats, fixed: NDArray[np.bool_], load: float | Floats
 
 
 def simulate_waits(
-    inputs: JobReplayInputs,
-    waits: ExplainedWaits,
-    fleet: NodeFleet,
-    rows: Ints,
-    arrival_s: Floats,
-    late: LateStartLimit | None = None,
+    inputs: JobReplayInputs, waits: ExplainedWaits, fleet: NodeFleet, rows: Ints, arrival_s: Floats
 ) -> Floats:
     """Simulate jobs of the record on a fleet, and return the wait of each from its eligibility [s].
 
@@ -144,8 +139,6 @@ def simulate_waits(
         Jobs to simulate.
     arrival_s : array of float, shape (n,)
         When each arrives [s].
-    late : LateStartLimit, optional
-        Late starts with which the simulation may be given up.
 
     Returns
     -------
@@ -153,7 +146,7 @@ def simulate_waits(
         Waits [s]; infinite for jobs that never start.
     """
     requests: NodeRequests = inputs.requests.select(rows).with_ready_times(arrival_s)
-    start = waits.queue.start(requests, fleet, rows, late)
+    start = waits.queue.start(requests, fleet, rows)
     return np.asarray(start - arrival_s + waits.delay_s[rows])
 
 
@@ -228,16 +221,12 @@ class WaitModel:
         waits = replace(self.waits, queue=queue, arrival_s=undelayed_s, delay_s=np.zeros_like(undelayed_s))
         return replace(self, waits=waits)
 
-    def percentiles(
-        self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, stop_s: Floats | None = None
-    ) -> Floats:
+    def percentiles(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0) -> Floats:
         """95th percentile of the wait of each size, the first row of :meth:`measures`, shape (n_sizes,) [s]."""
-        waits_s: Floats = self.measures(fleet, row, load=load, stop_s=stop_s)[0]
+        waits_s: Floats = self.measures(fleet, row, load=load)[0]
         return waits_s
 
-    def measures(
-        self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0, stop_s: Floats | None = None
-    ) -> Floats:
+    def measures(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0) -> Floats:
         """Waits, completion times and last end by size [s]: of the record in row 0, of resampled weeks after it.
 
         The record's is the median of its replays.
@@ -250,8 +239,6 @@ class WaitModel:
             0, or one more than the number of the draw, which is the same for every fleet.
         load : float or array of float, shape (n_jobs,)
             How many times each job arrives: less than once leaves some out, more repeats some in another week.
-        stop_s : array of float, shape (n_sizes,), optional
-            Wait of each size beyond which a resampled week need not be simulated to its end. [s]
 
         Returns
         -------
@@ -260,8 +247,7 @@ class WaitModel:
             the record.
         """
         replays = range(1 if row else CURVE_RUNS)
-        stop_s = stop_s if row else None  # the replays of the record count together
-        return np.median([self.measure_replay(fleet, row, replay, load, None, stop_s) for replay in replays], axis=0)
+        return np.median([self.measure_replay(fleet, row, replay, load, None) for replay in replays], axis=0)
 
     def draw_intervals(self, fleet: NodeFleet, draws: int) -> Floats:
         """Bounds of the 80 % interval of waits and completion times, of resampled weeks, shape (2, 2, n_sizes) [min].
@@ -283,14 +269,9 @@ class WaitModel:
         return ends_s.swapaxes(0, 1) / SECONDS_PER_MINUTE
 
     def measure_replay(
-        self, fleet: NodeFleet, row: int, replay: int, load: float | Floats, jobs: Bools | None,
-        stop_s: Floats | None = None,
-    ) -> Floats:  # fmt: skip
-        """Return :meth:`measures` of one replay of a record; those of all jobs at one load are kept.
-
-        The simulation may stop once a size is sure to exceed the wait `stop_s`, shape (n_sizes,) [s]: the wait of that
-        size is then infinite, and those of the others are minus infinity.
-        """
+        self, fleet: NodeFleet, row: int, replay: int, load: float | Floats, jobs: Bools | None
+    ) -> Floats:
+        """Return :meth:`measures` of one replay of a record; those of all jobs at one load are kept."""
         key = (row, replay, load, *_fleet_key(fleet)) if jobs is None and np.ndim(load) == 0 else None
         if key is not None and key in self.kept:
             return self.kept[key]  # type: ignore[no-any-return]
@@ -299,12 +280,7 @@ class WaitModel:
             arrival_s = arrival_s + self.arrival_shift_s(replay)[rows]
         if jobs is not None:
             rows, arrival_s = rows[jobs[rows]], arrival_s[jobs[rows]]
-        if stop_s is not None:
-            late = self._limit_late_starts(rows, arrival_s, stop_s)
-            waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s, late)
-            if (late.left < 0).any():
-                return np.array([np.where(late.left < 0, np.inf, -np.inf)] * 3)
-        elif key is not None and not row and load == 1.0:
+        if key is not None and not row and load == 1.0:
             waits_s = self.replay_waits(fleet, replay, keep=fleet is self.inputs.fleet)
         else:
             waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
@@ -319,15 +295,6 @@ class WaitModel:
         if key is not None:
             self.kept[key] = measured_s
         return measured_s
-
-    def _limit_late_starts(self, rows: Ints, arrival_s: Floats, limit_s: Floats) -> LateStartLimit:
-        """Limit the late starts of each size to those with which its p95 wait is within a limit [s]."""
-        size, judged = np.searchsorted(self.sizes, self.size_of_job[rows]), self.waits.judged[rows]
-        group = np.where(judged, np.minimum(size, len(self.sizes) - 1), 0)
-        # A start by rounding errors later than the limit is not late: more late starts than are counted do no harm.
-        from_s = np.where(judged, arrival_s - self.waits.delay_s[rows] + limit_s[group] + 1e-6, np.inf)
-        jobs = np.bincount(group[judged], minlength=len(self.sizes))
-        return LateStartLimit(from_s, group, jobs - np.ceil(WAIT_QUANTILE * jobs - 1e-9).astype(np.int64))
 
     def draw_arrivals(self, row: int, load: float | Floats) -> tuple[Ints, Floats]:
         """Jobs that arrive at a load in the record (row 0) or a resampled one, and when [s]."""
@@ -513,7 +480,6 @@ class PoolCheck:
     - ``model``, ``pool``, ``load``: The model to simulate, the pool, and how many times each job arrives.
     - ``limit_s``, shape (1 + n_draws, n_sizes): Maximum wait of each size in the record and in each drawn one [s].
     - ``n_missed``, shape (1 + n_draws,): Fleets on which a size missed its limit in each record.
-    - ``worst``: Number of the size that missed its limit by most on the fleet before; None: not known.
     - ``missed_by_run``: Whether each size misses its limit, by units, record and replay.
     """
 
@@ -522,7 +488,6 @@ class PoolCheck:
     limit_s: Floats
     load: float | Floats
     n_missed: Floats
-    worst: int | None = None
     missed_by_run: dict[tuple[int, int, int], Bools] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -549,7 +514,7 @@ class PoolCheck:
     def meets_in_record(self, count: int) -> bool:
         """Whether each size meets its limit in the record, in the median of its replays."""
         report_step(f"fewest GPUs within the limits: a fleet with {count} of {MAX_NODE_MULTIPLE * self.pool.today}")
-        if self.pool.resize(count).gpus.sum() < self.service_gpus or self.is_surely_missed(count):
+        if self.pool.resize(count).gpus.sum() < self.service_gpus:
             return False
         replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
         return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)
@@ -563,23 +528,14 @@ class PoolCheck:
         max_missed = (1 - MIN_SHARE_WITHIN_LIMIT) * n_draws + 1e-9
         return self.meets_in_record(count) and is_rarely_missed(draws, n_draws, max_missed)
 
-    def is_surely_missed(self, count: int) -> bool:
-        """Whether the worst size misses its limit in most replays, each simulated only until that is sure."""
-        if (worst := self.worst) is None:
-            return False
-        stop_s = np.where(np.arange(len(self.model.sizes)) == worst, self.limit_s[0] + WAIT_TOLERANCE_S, np.inf)
-        return all(self.find_missed(count, 0, replay, stop_s)[worst] for replay in range(CURVE_RUNS // 2 + 1))
-
-    def find_missed(self, count: int, row: int, replay: int, stop_s: Floats | None = None) -> Bools:
-        """Find which sizes miss their limits in a replay of a record, or only some where it stops at `stop_s` [s]."""
+    def find_missed(self, count: int, row: int, replay: int) -> Bools:
+        """Find which sizes miss their limits in a replay of a record."""
         run = count, row, replay
         if run not in self.missed_by_run:
-            p95_s = self.model.measure_replay(self.pool.resize(count), row, replay, self.load, self.jobs, stop_s)[0]
+            p95_s = self.model.measure_replay(self.pool.resize(count), row, replay, self.load, self.jobs)[0]
             is_missed: Bools = p95_s > self.limit_s[row] + WAIT_TOLERANCE_S
-            if np.isneginf(p95_s).any():
-                return is_missed
             self.n_missed[row] += is_missed.any()
-            self.worst, self.missed_by_run[run] = int(np.argmax(p95_s - self.limit_s[row])), is_missed
+            self.missed_by_run[run] = is_missed
         return self.missed_by_run[run]
 
 

@@ -12,8 +12,6 @@ import yaml
 
 from gpuplanner.core.errors import TraceFormatError, printable_file_name
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.hardware.catalog import match_gpu_models
-from gpuplanner.hardware.gpu_models import load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import format_layout
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.source_fields import Field
@@ -44,9 +42,6 @@ def read_dump_time(path: str | Path) -> datetime | None:
 GpuState = tuple[str | None, str]
 """GPU model as the file names it, None if it does not; layout: ``gpu``, ``off`` or such as ``3g.20gb:2``."""
 
-MEMORY_TOLERANCE = 0.05
-"""Relative difference up to which the memory of an instance is that of a profile; profiles differ by a third."""
-
 
 def _parse_device_list(text: str, node_gpus: int | None) -> list[GpuState]:
     """Parse ``nvidia-smi -L``, which names the profile of each MIG instance."""
@@ -57,51 +52,10 @@ def _parse_device_list(text: str, node_gpus: int | None) -> list[GpuState]:
             models.append(match[1])
             counts.append(Counter())
         elif re.match(r"\d+c\.", match[2]):
-            raise ValueError(f"compute instance {match[2]}, without its MIG instance (nvidia-smi -q -x has it)")
+            raise ValueError(f"compute instance {match[2]}, without its MIG instance")
         else:
             counts[-1][match[2]] += 1
     return [(model, format_layout(instances or {FULL_GPU: 1})) for model, instances in zip(models, counts, strict=True)]
-
-
-INSTANCE_PATTERN = re.compile(
-    r"<gpu_instance_id>(?P<instance>\d+)<.*?<multiprocessor_count>(?P<sms>\d+)<"
-    r"(?:(?!</device_attributes>).)*?(?:<decoder_count>(?P<decoders>\d+)<.*?)?</device_attributes>"
-    r".*?<fb_memory_usage>\s*<total>(?P<memory_mib>\d+) MiB",
-    re.DOTALL,
-)
-"""A MIG device of ``nvidia-smi -q -x``: SMs of a compute instance, decoders and memory of its MIG instance."""
-
-
-def _parse_query_page(text: str, node_gpus: int | None) -> list[GpuState]:
-    """Parse ``nvidia-smi -q -x``, which has the SMs and the memory of each MIG instance."""
-    states: list[GpuState] = []
-    for gpu in text.split("<gpu id=")[1:]:
-        [model, mode] = re.findall(r"<(?:product_name|current_mig)>([^<]*)<", gpu)
-        devices = [match.groupdict() for match in INSTANCE_PATTERN.finditer(gpu)]
-        sms: Counter[str] = Counter()
-        for device in devices:
-            sms[device["instance"]] += int(device["sms"])
-        instances = {device["instance"]: device for device in devices}
-        if gpu.count("<mig_device>") != len(devices):
-            raise ValueError(f"{gpu.count('<mig_device>')} MIG devices, {len(devices)} of them with SMs and memory")
-        profiles = Counter(_find_profile(model, sms[name], device) for name, device in instances.items())
-        states.append((model, format_layout(profiles if mode == "Enabled" else {FULL_GPU: 1})))
-    return states
-
-
-def _find_profile(model: str, sms: int, device: Mapping[str, str | None]) -> str:
-    """Find the only MIG profile of a GPU with these SMs, and with the memory and decoders (if given) of a device."""
-    memory_gib, decoders = float(device["memory_mib"] or 0) / 1024, device["decoders"]
-    names = {
-        profile.name
-        for name in match_gpu_models(model)
-        for profile in load_any_gpu_model(name).profiles
-        if profile.sms == sms and abs((profile.memory_gib or 0) - memory_gib) < MEMORY_TOLERANCE * memory_gib
-        if decoders in (None, str(profile.decoders))
-    }
-    if len(names) != 1:
-        raise ValueError(f"a MIG instance with {sms} SMs and {memory_gib:.2f} GiB of {model} (nvidia-smi -L names it)")
-    return names.pop()
 
 
 def _parse_exported_configuration(text: str, node_gpus: int | None) -> list[GpuState]:
@@ -123,7 +77,6 @@ def _parse_exported_configuration(text: str, node_gpus: int | None) -> list[GpuS
 
 
 PARSER_BY_PATTERN: Mapping[str, Callable[[str, int | None], list[GpuState]]] = {
-    r"<nvidia_smi_log>|nvsmi_device_v\d+\.dtd": _parse_query_page,
     r"(?m)^GPU \d+: .*\(UUID: GPU-": _parse_device_list,
     r"(?m)\A(?:version: v1\n|\{\s*\"version\": \"v1\",\s*)\"?mig-configs\"?:": _parse_exported_configuration,
 }
@@ -149,7 +102,7 @@ def read_gpu_lists(
     Parameters
     ----------
     paths : sequence of str or Path
-        Output of ``nvidia-smi -q -x``, ``nvidia-smi -L`` or ``nvidia-mig-parted export``.
+        Output of ``nvidia-smi -L`` or ``nvidia-mig-parted export``.
     columns : mapping of str to Field
         Columns of a node list and how to read them.
     gpus_of_node : mapping of str to tuple

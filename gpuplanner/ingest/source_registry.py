@@ -97,7 +97,7 @@ NODE_LIST_SOURCES = (
     Source(
         NODES_SOURCE,
         "node list: node, gpus, gpu_model (CSV), scontrol show node, sinfo, slurm.conf, kubectl get nodes -o json; by "
-        "node, in files such as n1-2026-11-02.txt: nvidia-smi -q -x or -L, nvidia-mig-parted export",
+        "node, in files such as n1-2026-11-02.txt: nvidia-smi -L, nvidia-mig-parted export",
         _read_node_lists,
         SourceForm("node list", "slurm.node_records:read_nodes").sniff,
         frozenset({"boards", "tz", "nodes"}),

@@ -483,7 +483,6 @@ UNIQUE_COLUMNS_BY_TABLE = {
     "occupancy": ("pool", "resource", "time"),
     "quotas": ("pool", "day"),
     "gauges": ("subject", "metric", "kind", "time"),
-    "step_times": ("job", "worker"),
     "distributions": ("series",),
     "job_states": ("job_id",),
     "out_of_service": ("node", "start_time"),
@@ -492,7 +491,7 @@ UNIQUE_COLUMNS_BY_TABLE = {
 }
 """Table → columns whose combined values may occur once only; for bills, once per billing period."""
 
-UNSUMMABLE_TOTALS = ("models", "series", "pools", "jobs", "containers", "steps", "mean_step_time", "mean_value")
+UNSUMMABLE_TOTALS = ("models", "series", "pools", "jobs", "containers", "steps", "mean_value")
 """Totals in the provenance that do not add up over files, such as the number of GPU models; left out once there are
 several files."""
 

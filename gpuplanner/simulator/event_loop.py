@@ -124,7 +124,7 @@ def run_events(state: SimulationState) -> bool:
             schedule_queue(state)
         if status.waiting and status.short_start_nodes:
             schedule_on_cordoned_nodes(state)
-        if status.waiting > state.max_waiting or status.has_too_many_late:
+        if status.waiting > state.max_waiting:
             return True
 
         if state.is_autoscaled:
@@ -570,10 +570,6 @@ def start_request(state: SimulationState, request: int, profile: int, past_shado
             state.previous_allocation[following] = allocation
         state.node_allocation[node] = allocation
     state.start_s[request] = status.now_s + setup_s
-    if state.start_s[request] > state.late_from_s[request]:
-        state.late_left[state.group[request]] -= 1
-        if state.late_left[state.group[request]] < 0:
-            status.has_too_many_late = 1
 
 
 @compile_inlined

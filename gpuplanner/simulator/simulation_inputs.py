@@ -405,20 +405,6 @@ class NodeAutoscaling:
 
 
 @dataclass(frozen=True, eq=False)
-class LateStartLimit:
-    """Late starts with which a simulation is given up, as its result is then known.
-
-    - ``from_s``, shape (n_requests,): Latest start of each request that is not late [s].
-    - ``group``, shape (n_requests,): Group in which it counts.
-    - ``left``, shape (n_groups,): Late starts that may follow; the simulation lowers it, and ends where it is below 0.
-    """
-
-    from_s: Floats
-    group: Ints
-    left: Ints
-
-
-@dataclass(frozen=True, eq=False)
 class Outcome:
     """Outcome of a simulation: starts, powered-up nodes, allocations and planned changes.
 
@@ -497,7 +483,7 @@ def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
     """
     columns = np.stack([requests.profile, requests.per, requests.nodes, requests.on_last_node], axis=1)
     # As np.unique of rows, which compares records and takes many times as long.
-    number = np.ravel_multi_index(columns.T, columns.max(axis=0, initial=0) + 1)
+    number: Ints = np.asarray(np.ravel_multi_index(columns.T, columns.max(axis=0, initial=0) + 1))
     if number.max(initial=0) > MAX_KIND_NUMBERS:
         number = np.unique(number, return_inverse=True)[1]
     row_of_number = np.full(number.max(initial=-1) + 1, -1)

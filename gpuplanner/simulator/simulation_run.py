@@ -17,7 +17,6 @@ from gpuplanner.simulator.planned_layout_changes import (
 )
 from gpuplanner.simulator.scheduling_rules import NO_QUOTA_GROUP, QuotaGroup, SharedOutcome, Sharing
 from gpuplanner.simulator.simulation_inputs import (
-    LateStartLimit,
     NodeAutoscaling,
     NodeFleet,
     NodeNetwork,
@@ -146,11 +145,8 @@ def simulate_starts(
     queue: str = "easy",
     order: Floats | None = None,
     placement: str = "best",
-    late: LateStartLimit | None = None,
 ) -> Floats:
-    """Simulate the starts of requests [s], shape (n_requests,), until none can start or too many start late.
-
-    The other arguments are as of :func:`simulate_requests`.
+    """Simulate the starts of requests [s], shape (n_requests,), with arguments as of :func:`simulate_requests`.
 
     Examples
     --------
@@ -158,7 +154,7 @@ def simulate_starts(
     >>> simulate_starts(requests, NodeFleet.of_full_gpus([8])).tolist()
     [0.0, 9.0]
     """
-    run = SimulationRun.prepare(requests, fleet, queue, placement, None, order, late=late)
+    run = SimulationRun.prepare(requests, fleet, queue, placement, None, order)
     run.process_events()
     return run.start_s
 
@@ -194,7 +190,6 @@ class SimulationRun:
         switching: NodeAutoscaling | None = None,
         most_waiting: int | None = None,
         changes: LayoutChanges | None = None,
-        late: LateStartLimit | None = None,
     ) -> Self:
         """Check the arguments, which are as of :func:`simulate_requests`, and set up the state of the event loop."""
         if changes is not None and not (switching is None and fleet.flexible is None):
@@ -213,7 +208,6 @@ class SimulationRun:
             state = _initial_state(
                 requests.select(rows), kinds, fleet, queue, rank, rule, larger, switching, most_waiting, plan,
                 starts_before_change,
-                None if late is None else LateStartLimit(late.from_s[rows], late.group[rows], late.left),
             )  # fmt: skip
         return cls(fleet, len(requests), rows, state, plan[0])
 
@@ -290,7 +284,6 @@ def _initial_state(
     most_waiting: int | None,
     plan: tuple[Table, Ints],
     starts_before_change: bool,
-    late: LateStartLimit | None,
 ) -> SimulationState:
     """Set up the state of the event loop.
 
@@ -310,8 +303,6 @@ def _initial_state(
         As of :func:`tabulate_planned_changes`.
     starts_before_change : bool
         Whether requests may start on cordoned nodes.
-    late : LateStartLimit, optional
-        Late starts of these requests with which the simulation is given up; None: it never is.
     """
     nodes, pools, profiles = fleet.capacity.shape
     serving_profiles = serving_profile_table(profiles, larger)
@@ -327,7 +318,6 @@ def _initial_state(
     status = make_table(EVENT_LOOP_STATUS_DTYPE_BY_COLUMN, 1)
     status[0].last_power_up_s = status[0].next_change_s = -np.inf
     status[0].next_power_down_s = np.inf
-    late = late or LateStartLimit(np.full(count, np.inf), np.zeros(count, np.int64), np.zeros(1, np.int64))
 
     def ints(*shape: int, fill: int = 0) -> Ints:
         return np.full(shape, fill, np.int64)
@@ -343,12 +333,11 @@ def _initial_state(
         starts_before_change=starts_before_change,
         idle_s=float(scaling.idle_s), power_up_s=float(scaling.lead_s), poll_s=float(scaling.look_s),
         cooldown_s=float(scaling.cool_s), max_waiting=count if most_waiting is None else most_waiting,
-        late_left=late.left, min_idle_nodes=np.array([*scaling.kept, *[0] * pools][:pools], np.int64),
+        min_idle_nodes=np.array([*scaling.kept, *[0] * pools][:pools], np.int64),
         # Requests
         ready_s=requests.ready_s, run_s=requests.run_s, rank=requests.run_s if rank is None else rank,
         limit_s=requests.limit_s, profile=requests.profile, node_count=requests.nodes, per_node=requests.per,
-        on_last_node=requests.on_last_node, kind=kind, late_from_s=late.from_s, group=late.group,
-        first_allocation=first_allocation,
+        on_last_node=requests.on_last_node, kind=kind, first_allocation=first_allocation,
         serving_profiles=serving_profiles, gpu_fraction=fleet.weights,
         queue_of_profile=np.where(is_slice & (fleet.flexible is None), NO_INDEX, 0),
         partition_of_profile=is_slice.astype(np.int64),

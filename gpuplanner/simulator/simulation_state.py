@@ -69,7 +69,6 @@ EVENT_LOOP_STATUS_DTYPE_BY_COLUMN = {
     "next_change_s": float,  # next step of a planned change
     "vacated_nodes": int,  # cordoned nodes whose last request has ended in this instant
     "short_start_nodes": int,  # cordoned nodes that take requests which end before the change
-    "has_too_many_late": int,  # 1 once more requests of a group started late than may
 }
 """Columns of the status table of the event loop, which has one row: the present time, counters of requests and nodes,
 and the times of the next planned change and power-down.
@@ -145,7 +144,6 @@ class SimulationState(NamedTuple):
     poll_s: float  # interval at which nodes that power up are polled; 0: none
     cooldown_s: float  # after a power-up, until a node may power down
     max_waiting: int  # with more requests in the queue the simulation is given up
-    late_left: Ints  # [group] requests that may still start late; with more the simulation is given up
     min_idle_nodes: Ints  # [pool]
     # Requests
     ready_s: Floats  # [request]
@@ -157,8 +155,6 @@ class SimulationState(NamedTuple):
     per_node: Ints  # GPUs or instances on each node but the last
     on_last_node: Ints
     kind: Ints
-    late_from_s: Floats  # [request] latest start that is not late; infinite: none is
-    group: Ints  # [request] group in which late starts are counted
     first_allocation: Ints  # [request + 1]
     serving_profiles: Ints  # [profile, preference] the profile itself, then larger ones, then NO_INDEX
     gpu_fraction: Floats  # [profile]

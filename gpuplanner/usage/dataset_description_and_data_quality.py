@@ -270,18 +270,6 @@ def _summarize_gauges(table: pl.DataFrame) -> Tables:
     return {"readings by metric": by_metric.sort("metric", "kind", "unit", nulls_last=True)}
 
 
-def _summarize_step_times(table: pl.DataFrame) -> Tables:
-    """Tabulate training steps by job: workers, steps, step times [s] and mean share of a GPU [0-1]."""
-    by_job = table.group_by("job", maintain_order=True).agg(
-        workers=pl.col("worker").n_unique(),
-        steps=pl.len(),
-        mean_gpu_share=pl.col("gpu_share").mean(),
-        median_step_time=pl.col("step_time").median(),
-        p95_step_time=pl.col("step_time").quantile(0.95),
-    )
-    return {"steps by job": by_job.sort("steps", "job", descending=[True, False])}
-
-
 def _summarize_distributions(table: pl.DataFrame) -> Tables:
     """Tabulate median, p95 and maximum of each cumulative distribution that a source publishes instead of jobs."""
 
@@ -311,7 +299,6 @@ SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "quotas": _summarize_quotas,
     "queue_quotas": lambda table: {"quotas of queues": table},
     "gauges": _summarize_gauges,
-    "step_times": _summarize_step_times,
     "distributions": _summarize_distributions,
     "job_states": _summarize_job_states,
 }

@@ -143,7 +143,6 @@ def test_telemetry(described):
 PUBLIC = {
     "acme": ("acme", "acme/cdf/gpu_power_kalos.csv", "distributions"),
     "genai": ("genai", "alibaba_genai_v2026/qps.csv.gz", "readings by metric"),
-    "steps": ("pai", "alibaba_pai_v2020/mini_batch_time/job_1_norm.csv", "steps by job"),
     "quotas": ("helios", "helios/Earth_vcs/Earth_gpu_number.csv", "quotas by pool"),
     "nodes": ("spot", "alibaba_spot_gpu_v2026/node_info_df.csv", "nodes by GPU model"),
     "states": ("slurm-states", "slurm/sacct_short_ood.txt", "jobs by state"),

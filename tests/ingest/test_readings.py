@@ -19,7 +19,6 @@ from gpuplanner.ingest.public.usage_and_request_series import (
     read_genai,
     read_helios_quotas,
     read_helios_sequence,
-    read_step_times,
 )
 from gpuplanner.ingest.slurm.node_records import read_nodes
 from gpuplanner.ingest.source_registry import read
@@ -113,17 +112,6 @@ def test_requests_need_a_stated_zone(file: File):
     assert reading.table["time"][0] == datetime(2023, 11, 16, 23, 15, 46, 680590, tzinfo=UTC)
     assert reading.table["service"].to_list() == ["conv"]
     assert reading.rejects["reason"].to_list() == ["not a whole number of tokens"]
-
-
-def test_steps_keep_their_job_and_share(file: File):
-    text = ",worker,gpu,time,batch_time_norm\n0,0,25,1,476\n1,0,25,1,476\n2,0,125,2,476\n3,0,25,2,1001\n"
-    reading = read_step_times([file(text, "job_7_norm.csv")])
-    assert reading.table["job", "gpu_share"].unique().rows() == [("job_7", 0.25)]
-    assert dict(reading.rejects["row", "reason"].iter_rows()) == {
-        4: "gpu: above 100",
-        5: "batch_time_norm: above 1000",
-    }
-    assert checks(reading)["the same worker and step as an earlier row"] == 1
 
 
 def test_a_distribution_is_called_one(file: File):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-
-from gpuplanner.simulator.simulation_inputs import LateStartLimit
-from gpuplanner.simulator.simulation_run import simulate_requests, simulate_starts
+from gpuplanner.simulator.simulation_run import simulate_requests
 from tests.simulator.hand_cases import LARGER, WHOLE, fleet_of, requests_of, starts_of
 
 
@@ -106,14 +103,3 @@ class TestInstances:
         rows = [("a", 0, 100, 1, "1g.10gb"), *[(f"b{number}", 1, 100, 1, "1g.10gb") for number in range(7)]]
         outcome = simulate_requests(requests_of(*rows), fleet_of([WHOLE, {"1g.10gb": 7}]), larger=LARGER)
         assert starts_of(rows, outcome)["b6"] == 100
-
-
-def test_a_simulation_is_given_up_once_too_many_of_a_group_start_late():
-    requests = requests_of(*((name, 0, 100, 4, "gpu") for name in "abcd"), ("e", 1, 10, 4, "gpu"))
-    fleet = fleet_of([WHOLE] * 4, nodes=1)
-    assert simulate_starts(requests, fleet).tolist() == [0, 100, 200, 300, 400]
-    late = LateStartLimit(np.full(5, 50.0), np.array([0, 0, 1, 0, 0]), np.array([1, 9]))
-    given_up = simulate_starts(requests, fleet, late=late)
-    assert given_up[:4].tolist() == [0, 100, 200, 300]  # the second late start of group 0 is that of the fourth
-    assert np.isnan(given_up[4])
-    assert late.left.tolist() == [-1, 8]

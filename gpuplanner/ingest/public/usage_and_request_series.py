@@ -81,10 +81,6 @@ QUOTA_CHECKS = (
 PERCENT_SUFFIX = "__cdf_pct"
 """Suffix of the column of cumulative shares [%] of a distribution of Acme, beside the column of its values."""
 
-FIELD_BY_STEP_TIME_COLUMN = source_columns("step_times")
-"""Column of a file of mini-batch times (Alibaba PAI) → how it is parsed. `gpu`: share of a GPU [%]; `time`: position in
-the series; `batch_time_norm`: 0..1000, without unit."""
-
 
 @register_sniffer(has_required_columns(FIELD_BY_HELIOS_SEQUENCE_COLUMN))
 def read_helios_sequence(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
@@ -333,48 +329,6 @@ def read_distributions(paths: Sequence[str | Path]) -> Dataset:
         totals={"series": pl.col("series").n_unique()},
         span_columns=(),
         notes=[finding.effect],
-    )
-
-
-@register_sniffer(has_required_columns(FIELD_BY_STEP_TIME_COLUMN))
-def read_step_times(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read mini-batch times of workers on shares of GPUs (Alibaba PAI), one file for each training job.
-
-    They are neither jobs nor telemetry: the times have no unit and the steps no dates.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        CSV files, named after their jobs.
-
-    Returns
-    -------
-    Dataset
-        With the table ``step_times``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "job_1_norm.csv"
-    ...     _ = path.write_text(",worker,gpu,time,batch_time_norm\n0,0,25,1,476\n")
-    ...     read_step_times([path]).table.row(0)
-    ('job_1', 0, 1, 0.25, 476.0)
-    """
-    rows = read_rows(paths, FIELD_BY_STEP_TIME_COLUMN, source="pai")
-    counts = pl.col("worker", "step")
-    rows = rows.reject({"worker or time: not a whole number": pl.any_horizontal(counts != counts.floor())})
-    job = file_stem(rows.files).str.strip_suffix("_norm")
-    return assemble_table(
-        rows.with_columns(job=job, gpu_share=pl.col("percent") / 100),
-        "step_times",
-        source="pai",
-        sort_columns=["job", "worker", "step"],
-        row_word="step",
-        checks=[source_check("pai: step again", ~pl.struct("file", "worker", "step").is_first_distinct())],
-        totals={"jobs": pl.col("job").n_unique(), "mean_step_time": pl.col("step_time").mean()},
-        span_columns=(),
-        notes=["times are scaled to 0..1000 within each job: they compare within one job only"],
     )
 
 

@@ -144,18 +144,6 @@ def test_the_fewest_nodes_are_those_that_a_check_of_every_number_finds(full):
     assert find_smallest_units(replace(full), [pool], limit) == [next(filter(meets, range(1, 9)))]
 
 
-def test_a_simulation_that_stops_early_names_only_sizes_that_the_whole_one_names(full):
-    limit = np.full(len(full.sizes), 600.0)
-    n_stopped = 0
-    for nodes, row in [(1, 1), (1, 2), (2, 1), (3, 1), (4, 1)]:
-        fleet = full.pools[0].resize(nodes)
-        stopped, whole = replace(full).percentiles(fleet, row, stop_s=limit), replace(full).percentiles(fleet, row)
-        assert (stopped > limit).any() == (whole > limit).any()
-        assert (whole > limit)[stopped > limit].all()
-        n_stopped += np.isinf(stopped).any()
-    assert n_stopped >= 2
-
-
 def test_services_keep_their_gpus():
     """Five services began before the record and run on, and nobody minds to wait."""
     model = planted_model(1.0, nodes=8, days=14)
