@@ -283,10 +283,10 @@ def _tabulate_allocations_by_node(
     allocations = clip_to_window(allocated, begin, end).select("start", "end", "gpus", "instances", texts)
     allocations = allocations.with_row_index("row")
     spread = spread_gpus_over_nodes(allocations).drop("node_list").with_columns(pl.col("node").cast(pl.Categorical))
-    many, place = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
+    job_nodes, node_number = pl.lit(1, pl.UInt32), pl.lit(0, pl.Int64)
     if spread.height > allocations.height:
-        many, place = pl.len().over("row"), pl.int_range(pl.len()).over("row")
-    spread = spread.with_columns(many=many, place=place)
+        job_nodes, node_number = pl.len().over("row"), pl.int_range(pl.len()).over("row")
+    spread = spread.with_columns(job_nodes=job_nodes, node_number=node_number)
     boards = boards.cast(pl.Categorical)
     rows = spread.join(boards, on="node", how="left", maintain_order="left", nulls_equal=True)
     pairs = rows.select("board", "profile_requested").unique().drop_nulls().rows()
@@ -299,11 +299,11 @@ def _tabulate_allocations_by_node(
     profiles = pl.DataFrame(known_profiles, schema=schema, orient="row")
     rows = rows.join(profiles, on=["board", "profile_requested"], how="left", maintain_order="left")
     sliced = pl.col("profile").is_not_null() & pl.col("instances").is_not_null()
-    total = (pl.col("instances") * pl.col("many")).round()
-    number = total // pl.col("many") + (pl.col("place") < total % pl.col("many")).cast(pl.Float64)
+    total = (pl.col("instances") * pl.col("job_nodes")).round()
+    number = total // pl.col("job_nodes") + (pl.col("node_number") < total % pl.col("job_nodes")).cast(pl.Float64)
     # Of a job with whole GPUs and slices the whole ones are sure to be on boards of their own.
     mixed = pl.col("instances").is_not_null() & pl.col("profile_requested").is_null() & (pl.col("gpus") >= 1)
-    shared = (pl.col("many") == 1) & ~mixed
+    shared = (pl.col("job_nodes") == 1) & ~mixed
     evenly = pl.when(shared).then("gpus").otherwise((pl.col("gpus") + 1e-9).floor())
     return rows.select(
         "row", "node", "board", "start", "end", "gpus",
@@ -311,7 +311,7 @@ def _tabulate_allocations_by_node(
         number=pl.when(sliced).then(number).otherwise(0.0),
         whole=pl.when(sliced).then(0.0).otherwise(evenly),
         rest=pl.when(sliced | mixed | shared).then(0.0)
-        .otherwise(((pl.col("gpus") - evenly) * pl.col("many")).round()),
+        .otherwise(((pl.col("gpus") - evenly) * pl.col("job_nodes")).round()),
     )  # fmt: skip
 
 

@@ -147,7 +147,7 @@ PUBLIC = {
     "nodes": ("spot", "alibaba_spot_gpu_v2026/node_info_df.csv", "nodes by GPU model"),
     "states": ("slurm-states", "slurm/sacct_short_ood.txt", "jobs by state"),
 }  # fmt: skip
-COUNTS = ("points", "readings", "steps", "days", "nodes", "jobs")
+COUNTS = ("points", "readings", "days", "nodes", "jobs")
 
 
 @pytest.mark.data
