@@ -227,5 +227,5 @@ def test_a_chart_without_its_library_ends_with_the_command_that_installs_it(list
     command = [sys.executable, "-c", hidden, "describe", data, "--chart", tmp_path / "a.html"]
     ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 7
-    assert "pip install 'gpuplanner[all]'" in ended.stderr
+    assert "pip install 'gpuplanner[plot]'" in ended.stderr
     assert "Traceback" not in ended.stderr
