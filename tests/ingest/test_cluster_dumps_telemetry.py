@@ -515,9 +515,8 @@ def test_own_labels_come_before_those_of_the_scrape(tmp_path: Path):
 # What looks like something else
 
 
-@pytest.mark.parametrize("name", ["smi.xml", "smi_L.txt"])
-def test_lists_of_one_node_need_its_name_and_date_in_that_of_the_file(tmp_path: Path, name: str):
-    (path,) = case(tmp_path, f"slurm/24-nvidia-smi-xml/{name}")
+def test_lists_of_one_node_need_its_name_and_date_in_that_of_the_file(tmp_path: Path):
+    (path,) = case(tmp_path, "slurm/24-nvidia-smi-xml/smi_L.txt")
     with pytest.raises(TraceFormatError, match=r"node and the date.*\$\(hostname\).*--query-gpu=timestamp,index,name"):
         read("auto", path)
     inventory = read("auto", path.rename(path.with_name(f"gn01-2026-03-06{path.suffix}"))).inventory
@@ -532,6 +531,7 @@ def test_lists_of_one_node_need_its_name_and_date_in_that_of_the_file(tmp_path: 
         ("kubernetes/16-opencost/allocation.json", "OpenCost.*kubectl get pods,jobs,nodes -A -o json"),
         ("kubernetes/17-ksm/vllm.prom", "inference server.*DCGM_FI_PROF_GR_ENGINE_ACTIVE"),
         ("kubernetes/17-ksm/wide.txt", "kubectl printed.*-o json"),
+        ("slurm/24-nvidia-smi-xml/smi.xml", "nvidia-smi -q -x.*nvidia-smi -L.*--query-gpu=timestamp,index,name"),
         ("slurm/25-rocm-smi-csv/rocm.csv", "rocm-smi.*device-metrics-exporter"),
         ("slurm/38-exporter-pages/slurm_exporter.txt", "prometheus-slurm-exporter.*sacct .*--duplicates"),
     ],

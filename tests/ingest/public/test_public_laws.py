@@ -42,7 +42,6 @@ dlc2,u1,8,0,Other,COMPLETED,2023-05-17 12:00:00+00:00,2023-05-17 12:00:00+00:00,
 """
 REDUCED = "job_id,gpu_num,submit_time,duration,queue\ndlc1,64,2023-05-17 11:00:58+00:00,18,10\n"
 CDF = "gpu_power_w,gpu_power_w__cdf_pct\n55.7,0.0\n57.7,50.0\n400.0,100.0\n"
-STEPS = ",worker,gpu,time,batch_time_norm\n0,0,25,1,476\n1,1,25,1,509\n"
 DLRM = """\
 instance_sn,role,app_name,gpu_request,creation_time,scheduled_time,deletion_time
 i0,HN,app_0,1,,,3600.0
@@ -130,7 +129,6 @@ CASES = {
     "acme-reduced": Case(REDUCED, "acme"),
     "acme-cdf": Case(CDF, "acme"),
     "pai": Case(PAI, "pai", headers=0),
-    "pai-steps": Case(STEPS, "pai"),
     "dlrm": Case(DLRM, "dlrm"),
     "genai": Case(GENAI, "genai", name="pod_gpu_duty_cycle_anon.csv"),
     "spot": Case(SPOT, "spot"),
