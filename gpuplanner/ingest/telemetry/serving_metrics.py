@@ -74,7 +74,7 @@ def read_serving(paths: Sequence[str | Path]) -> Dataset:
 
     Examples
     --------
-    >>> import tempfile
+    >>> import json, tempfile
     >>> labels = {"__name__": "vllm:generation_tokens_total", "model_name": "llama-3.1-8b", "pod": "a"}
     >>> series = {"metric": labels, "values": [[1775006160, "100"], [1775006175, "400"], [1775006190, "50"]]}
     >>> answer = {"status": "success", "data": {"resultType": "matrix", "result": [series]}}
