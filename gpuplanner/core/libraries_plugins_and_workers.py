@@ -138,7 +138,7 @@ def report_bytes_to(on_progress: ByteProgress | None) -> Iterator[None]:
 
 
 _step_listener: ContextVar[Callable[[str], object] | None] = ContextVar("step_listener", default=None)
-"""Function that is told the steps of a long computation in this thread; None: nobody listens."""
+"""Function that gets the steps of a long computation in this thread; None: they are not reported."""
 
 
 @contextmanager
