@@ -143,7 +143,7 @@ _step_listener: ContextVar[Callable[[str], object] | None] = ContextVar("step_li
 
 @contextmanager
 def report_steps_to(listener: Callable[[str], object]) -> Iterator[None]:
-    """Tell a function each step of the computations within; it may end them by an exception."""
+    """Call a function with each step of the computations within; it may end them by an exception."""
     token = _step_listener.set(listener)
     try:
         yield
@@ -152,7 +152,7 @@ def report_steps_to(listener: Callable[[str], object]) -> Iterator[None]:
 
 
 def report_step(text: str) -> None:
-    """Tell a step of a long computation, such as "wait curve, fleet 3 of 12", to whoever listens.
+    """Report a step of a long computation, such as "wait curve, fleet 3 of 12", to the function that gets steps.
 
     Examples
     --------
