@@ -1,7 +1,7 @@
 """Memory and CPU seconds of one watch over many looks, and of one look at a large fleet.
 
 ``python benchmarks/many_looks.py`` looks 1,000 times, every six hours of data, at eight GPUs of which the
-last four weeks are on record; the same process goes on, as a watch does, and plans of earlier looks are judged.
+last four weeks are on record; the same process goes on, as a watch does, and plans of earlier looks are evaluated.
 ``--gpus 1000`` looks once at a fleet of that size instead, in a process of its own.
 """
 
@@ -55,7 +55,7 @@ def many_looks(count: int, place: Path) -> list[float]:
     fleet = SmallFleet(2, weeks=weeks, nodes=1, load=0.3, sizes={1: 1.0})
     data, out = place / "trace", place / "watch"
     asked = Scenario(data=str(data), horizon_intervals=12, work_limit=8)
-    say(f"{'looks':>6} {'packs':>6} {'judged':>6} {'regret':>8} {'MiB':>7} {'CPU s':>7}")
+    say(f"{'looks':>6} {'packs':>6} {'evaluated':>6} {'regret':>8} {'MiB':>7} {'CPU s':>7}")
     held = []
     for number in range(1, count + 1):
         now = replace(fleet, days=ON_RECORD + number * STEP_DAYS)
@@ -67,7 +67,10 @@ def many_looks(count: int, place: Path) -> list[float]:
         save_watch_state(out, state, found)
         held.append(resident())
         if number in (1, 10) or number % 100 == 0:
-            say(f"{state.looks:6} {state.packs:6} {state.judged:6} {state.regret:8.0f} {resident():7.0f} {used():7.0f}")
+            say(
+                f"{state.looks:6} {state.packs:6} {state.evaluated:6} {state.regret:8.0f} {resident():7.0f} "
+                f"{used():7.0f}"
+            )
     return held
 
 
@@ -102,7 +105,7 @@ def one_look(gpus: int, place: Path) -> None:
         state = read_watch_state(place / "watch")
         say(
             f"{state.gpus} GPUs, day {days}: {told.ru_utime + told.ru_stime:.1f} CPU s, "
-            f"{told.ru_maxrss / 1024:.0f} MiB, {state.judged} judged, exit {os.waitstatus_to_exitcode(status)}"
+            f"{told.ru_maxrss / 1024:.0f} MiB, {state.evaluated} evaluated, exit {os.waitstatus_to_exitcode(status)}"
         )
 
 

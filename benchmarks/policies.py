@@ -153,7 +153,7 @@ def public_records(folder: Path, data: Path) -> Iterator[tuple[str, Callable[[],
 
 def fitted(tuning: TuningJobs, policy: str) -> PolicyRun | None:
     """A policy by the rules of a tuning; fewer nodes, which the wait model finds, by those of the tuning as well."""
-    asked = tuning.arena.asked_jobs
+    asked = tuning.replayed_jobs.asked_jobs
     if policy != FEWER_NODES:
         return POLICIES[policy].tune(tuning, policy)
     order = rank_nodes(asked)
@@ -163,110 +163,118 @@ def fitted(tuning: TuningJobs, policy: str) -> PolicyRun | None:
 
 def plain_rule(tuning: TuningJobs) -> PolicyRun | None:
     """The shortest of a few idle times with which the training window meets the limit, and no other setting."""
-    fixed = keep_layouts(tuning.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(tuning.arena.asked_jobs))
+    fixed = keep_layouts(tuning.replayed_jobs.asked_jobs, POWER_DOWN_IDLE, rank_nodes(tuning.replayed_jobs.asked_jobs))
     base = tuning.make_switching(PLAIN_IDLE_MINUTES[0], [0])
     for idle in PLAIN_IDLE_MINUTES:
         switching = replace(base, idle_s=idle * SECONDS_PER_MINUTE)
-        trial = tuning.arena.simulate(replace(fixed, switching=switching, placement=tuning.abilities.placements[0]))
-        if tuning.arena.meets_limit(trial, tuning.training_jobs):
-            return trial
+        run = tuning.replayed_jobs.simulate(
+            replace(fixed, switching=switching, placement=tuning.abilities.placements[0])
+        )
+        if tuning.replayed_jobs.meets_limit(run, tuning.training_jobs):
+            return run
     return None
 
 
-def contest_of(answer: DecisionBasis) -> PolicyResults | None:
+def policy_results_of(answer: DecisionBasis) -> PolicyResults | None:
     """The policies, also of a record without starts, whose jobs arrive when they were submitted; None: too short."""
-    contest = answer.contest
-    if contest is None or contest.has_holdout:
-        return contest
-    arena, days = contest.arena, int(contest.asked_jobs.observed_s // SECONDS_PER_DAY)
-    split = find_evaluation_day(replace(contest.asked_jobs, starts_assumed=False), arena, days)
+    policy_results = answer.policy_results
+    if policy_results is None or policy_results.has_holdout:
+        return policy_results
+    replayed_jobs, days = policy_results.replayed_jobs, int(policy_results.asked_jobs.observed_s // SECONDS_PER_DAY)
+    split = find_evaluation_day(replace(policy_results.asked_jobs, starts_assumed=False), replayed_jobs, days)
     if split is None:
         return None
-    number, before = np.arange(len(arena.today.daily_gpu_hours)), arena.arrival_s < split * SECONDS_PER_DAY
+    number, before = (
+        np.arange(len(replayed_jobs.today.daily_gpu_hours)),
+        replayed_jobs.arrival_s < split * SECONDS_PER_DAY,
+    )
     windows = (number < split, (number >= split) & (number < days))
-    contest = replace(
-        contest, training_jobs=arena.is_evaluated & before, evaluation_jobs=arena.is_evaluated & ~before,
+    policy_results = replace(
+        policy_results, training_jobs=replayed_jobs.is_evaluated & before,
+        evaluation_jobs=replayed_jobs.is_evaluated & ~before,
         training_days=windows[0], evaluation_days=windows[1],
     )  # fmt: skip
-    judged, train = [], tuning_of(contest, training=True)
+    is_evaluated, train = [], tuning_of(policy_results, training=True)
     for policy, way in POLICIES.items():
         if (
             policy not in (TODAY, MIG_STATIC)
-            and way.find_obstacle(contest.abilities, contest.job_history.fleet) is None
+            and way.find_obstacle(policy_results.abilities, policy_results.job_history.fleet) is None
         ):
-            trial = fitted(train, policy)
-            if trial is not None:
-                judged.append(
+            run = fitted(train, policy)
+            if run is not None:
+                is_evaluated.append(
                     summarize_policy_run(
-                        policy, trial, holds=arena.meets_limit(trial, contest.evaluation_jobs), days=windows
+                        policy, run, holds=replayed_jobs.meets_limit(run, policy_results.evaluation_jobs), days=windows
                     )
                 )
-    return replace(contest, judged_policies=tuple(judged))
+    return replace(policy_results, evaluated_policies=tuple(is_evaluated))
 
 
-def tuning_of(contest: PolicyResults, *, training: bool) -> TuningJobs:
+def tuning_of(policy_results: PolicyResults, *, training: bool) -> TuningJobs:
     """What policies are fitted on: the training window, or for hindsight the evaluation window."""
-    jobs = contest.training_jobs if training else contest.evaluation_jobs
-    days = contest.training_days if training else contest.evaluation_days
-    return TuningJobs(contest.arena, jobs, days, contest.abilities)
+    jobs = policy_results.training_jobs if training else policy_results.evaluation_jobs
+    days = policy_results.training_days if training else policy_results.evaluation_days
+    return TuningJobs(policy_results.replayed_jobs, jobs, days, policy_results.abilities)
 
 
 def evaluate(record: str, scenario: Scenario) -> tuple[list[Row], str]:
     """Rows of a record, and the recommendation in its sentence."""
     answer = decide(scenario)
-    contest = contest_of(answer)
+    policy_results = policy_results_of(answer)
     sentence = f"{record}: {answer.decision.sentence}"
-    if contest is None:
+    if policy_results is None:
         return [], f"{sentence} The record is too short to fit policies on a part of it."
-    plain = plain_rule(tuning_of(contest, training=True))
-    fitted_ones = [one for one in contest.judged_policies if one.trial is not None and one.policy != MIG_STATIC]
+    plain = plain_rule(tuning_of(policy_results, training=True))
+    fitted_ones = [one for one in policy_results.evaluated_policies if one.run is not None and one.policy != MIG_STATIC]
     met = [one for one in fitted_ones if one.meets_limit]
     chosen = min(met, key=lambda one: one.training_hours, default=None)
-    rows = [row_of(record, answer, contest, one, plain, chosen=one is chosen) for one in fitted_ones]
+    rows = [row_of(record, answer, policy_results, one, plain, chosen=one is chosen) for one in fitted_ones]
     return rows, sentence
 
 
-def gpu_hours_of(trial: PolicyRun, days: Mask) -> float:
+def gpu_hours_of(run: PolicyRun, days: Mask) -> float:
     """Provisioned GPU-hours of a simulation on some days."""
-    return float(trial.daily_gpu_hours[days].sum())
+    return float(run.daily_gpu_hours[days].sum())
 
 
 def row_of(
     record: str,
     answer: DecisionBasis,
-    contest: PolicyResults,
+    policy_results: PolicyResults,
     one: EvaluatedPolicy,
     plain: PolicyRun | None,
     *,
     chosen: bool,
 ) -> Row:
     """A policy beside hindsight and the plain rule."""
-    arena, days, trial, late = (
-        contest.arena,
-        contest.evaluation_days,
-        one.trial,
-        tuning_of(contest, training=False),
+    replayed_jobs, days, run, late = (
+        policy_results.replayed_jobs,
+        policy_results.evaluation_days,
+        one.run,
+        tuning_of(policy_results, training=False),
     )
-    assert trial is not None
-    row = reprice_comparison(contest.scenario, record_comparison(contest.scenario, answer)).find_row(one.policy)
+    assert run is not None
+    row = reprice_comparison(policy_results.scenario, record_comparison(policy_results.scenario, answer)).find_row(
+        one.policy
+    )
     by_hindsight = fitted(late, one.policy)
-    today = replace(arena.today, waits_s=arena.today.waits_s[1:])
-    hours = gpu_hours_of(trial, days)
+    today = replace(replayed_jobs.today, waits_s=replayed_jobs.today.waits_s[1:])
+    hours = gpu_hours_of(run, days)
     weeks = float(days.sum()) / 7
     return Row(
         record, one.policy, chosen, answer.decision.policy == one.policy,
-        arena.meets_limit(trial, contest.evaluation_jobs),
-        arena.share_of_days_met(trial, contest.evaluation_jobs),
-        arena.share_of_days_met(today, contest.evaluation_jobs),
+        replayed_jobs.meets_limit(run, policy_results.evaluation_jobs),
+        replayed_jobs.share_of_days_met(run, policy_results.evaluation_jobs),
+        replayed_jobs.share_of_days_met(today, policy_results.evaluation_jobs),
         one.training_hours,
-        gpu_hours_of(arena.today, days) / weeks,
+        gpu_hours_of(replayed_jobs.today, days) / weeks,
         hours / weeks,
         None if row is None else row.energy_kwh,
-        None if trial.setting.switching is None else count_power_ups(trial, days) / weeks,
+        None if run.setting.switching is None else count_power_ups(run, days) / weeks,
         None if by_hindsight is None else hours / gpu_hours_of(by_hindsight, days),
         None if plain is None else hours / gpu_hours_of(plain, days),
-        plain is not None and arena.meets_limit(plain, contest.evaluation_jobs),
-        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in trial.setting.knobs.items()),
+        plain is not None and replayed_jobs.meets_limit(plain, policy_results.evaluation_jobs),
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in run.setting.setting_values.items()),
     )  # fmt: skip
 
 

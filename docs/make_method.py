@@ -51,7 +51,7 @@ def arrivals_chart(model: WaitModel) -> alt.LayerChart:
     """Waits of each size, observed and in the replay from the arrivals."""
     waits = model.waits
     rows = [
-        (model.size_names[number], what, float(values[waits.judged & (model.size_of_job == number)].sum()) / 3600)
+        (model.size_names[number], what, float(values[waits.is_evaluated & (model.size_of_job == number)].sum()) / 3600)
         for number in model.sizes
         for what, values in (("observed", waits.waited_s), ("simulated", waits.simulated_s))
     ]

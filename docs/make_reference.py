@@ -173,7 +173,7 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def knobs_markdown(kind: type) -> str:
+def options_markdown(kind: type) -> str:
     """The rows of a dataclass as tables, one a group."""
     rows, parts = settings_of(kind).values(), []
     for group in dict.fromkeys(row.group for row in rows):
@@ -248,7 +248,7 @@ def pages() -> dict[str, str]:
         "glossary.md": glossary_markdown(),
         "results.md": results_page(),
         "input_files.md": input_files_markdown(),
-        "scenario.md": f"# Scenario\n\n{FIELDS}\n{knobs_markdown(Scenario)}",
+        "scenario.md": f"# Scenario\n\n{FIELDS}\n{options_markdown(Scenario)}",
     }
 
 

@@ -89,7 +89,7 @@ def print_replay(title: str, truth: Truth, comparison: dict) -> bool:
     """Print the figures of a recommendation beside those of its replay, and return whether they meet the limits."""
     decision, rules = comparison["decision"], comparison["rules"]
     row = next(one for one in [comparison["today"], *comparison["policies"]] if one["policy"] == decision["policy"])
-    dates = [datetime.fromisoformat(comparison[name]) for name in ("judged_from", "judged_to")]
+    dates = [datetime.fromisoformat(comparison[name]) for name in ("evaluated_from", "evaluated_to")]
     window = tuple(int(date.timestamp()) - RECORD_START_S for date in dates)
     weeks = (window[1] - window[0]) / WEEK_S
     powers_down = any(one["action"] == "power_down" for one in decision["measures"])

@@ -284,9 +284,15 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     if quiet:
         return
     notify(*(f"missing: {missing.what}: {missing.command}" for missing in decision.missing))
-    if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
-        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.judged_from)
-        notify(f"fitted from {fitted_from}, evaluated from {evaluated_from} to {last_day_text(comparison.judged_to)}")
+    if (
+        comparison.tuned_from is not None
+        and comparison.evaluated_from is not None
+        and comparison.evaluated_to is not None
+    ):
+        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.evaluated_from)
+        notify(
+            f"fitted from {fitted_from}, evaluated from {evaluated_from} to {last_day_text(comparison.evaluated_to)}"
+        )
 
 
 SHOWN_SHARING_COLUMNS = (

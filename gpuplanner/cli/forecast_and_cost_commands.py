@@ -429,7 +429,7 @@ def _show_backtest(
         rows = {
             "series": scores, "mean": mean, "best_fixed": fixed,
             "costs": {"planned_gpu_hour": 1.0, "unmet_gpu_hour": price, "quantile": 1 - 1 / price},
-            "origins": origins, "judged_from": backtest.first, "horizon": horizon, "gap": gap,
+            "origins": origins, "evaluated_from": backtest.first, "horizon": horizon, "gap": gap,
             "beyond_budget": too_slow, "remarks": source.remarks,
         }  # fmt: skip
         show(rows, as_json=True)

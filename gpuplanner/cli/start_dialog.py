@@ -155,11 +155,15 @@ def print_policies(comparison: Comparison) -> None:
         print_fact("Policies", f"not compared: {comparison.decision.reason}")
         return
     text = format_policies_within_limit(comparison)
-    if comparison.tuned_from is not None and comparison.judged_from is not None and comparison.judged_to is not None:
-        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.judged_from)
+    if (
+        comparison.tuned_from is not None
+        and comparison.evaluated_from is not None
+        and comparison.evaluated_to is not None
+    ):
+        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.evaluated_from)
         text += f"; fitted from {fitted_from}" if fitted_from != evaluated_from else ""
         separator = ", " if fitted_from != evaluated_from else "; "
-        text += f"{separator}evaluated from {evaluated_from} to {last_day_text(comparison.judged_to)}"
+        text += f"{separator}evaluated from {evaluated_from} to {last_day_text(comparison.evaluated_to)}"
     print_fact("Policies", text)
 
 

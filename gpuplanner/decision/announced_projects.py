@@ -326,8 +326,8 @@ def answer_projects(scenario: Scenario) -> tuple[ProjectAnswer, ...]:
     if scenario.projects is None:
         return ()
     announced = read_projects(scenario.projects)
-    job_history, inputs, arena, _ = load_policy_simulation(scenario)
-    model = build_wait_model(inputs, arena.waits)
+    job_history, inputs, replayed_jobs, _ = load_policy_simulation(scenario)
+    model = build_wait_model(inputs, replayed_jobs.waits)
     groups = [[project] for project in announced.projects]
     concurrent = find_concurrent_projects(announced.projects)
     if len(concurrent) > 1:
@@ -514,7 +514,7 @@ def measure_fit_share(model: WaitModel, limit_s: Floats, load: float | Floats) -
 
 def find_delayed_groups(model: WaitModel, wider_model: WaitModel) -> tuple[DelayedGroup, ...]:
     """List job sizes and teams whose p95 queue wait rises on today's fleet when projects are added to the model."""
-    inputs, judged = model.inputs, model.waits.judged
+    inputs, is_evaluated = model.inputs, model.waits.is_evaluated
     fleet, observed_s = inputs.fleet, inputs.observed_s
     before = [model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
     after = [wider_model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
@@ -523,7 +523,7 @@ def find_delayed_groups(model: WaitModel, wider_model: WaitModel) -> tuple[Delay
     groups += [("team", str(name), teams == name) for name in np.unique(teams)]
     delayed = []
     for kind, name, in_group in groups:
-        jobs = np.flatnonzero(in_group & judged)
+        jobs = np.flatnonzero(in_group & is_evaluated)
         p95_s = [np.median([min(wait_p95(replay[jobs]), observed_s) for replay in waits]) for waits in (before, after)]
         added_minutes = float(p95_s[1] - p95_s[0]) / SECONDS_PER_MINUTE
         # A wait that rises by less than a minute is not listed.

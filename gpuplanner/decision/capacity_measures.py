@@ -278,7 +278,7 @@ def recommend_nothing(model: WaitModel, reason: str, growth: FittedGrowth) -> Re
 def find_reason_against_recommendation(model: WaitModel) -> str | None:
     """Find why the data do not support any recommendation; None if they do."""
     inputs = model.inputs
-    days, jobs = inputs.observed_s / SECONDS_PER_DAY, int(model.waits.judged.sum())
+    days, jobs = inputs.observed_s / SECONDS_PER_DAY, int(model.waits.is_evaluated.sum())
     if inputs.starts_assumed:
         return "the record does not state when jobs started"
     if inputs.nodes.snapshot:
@@ -570,7 +570,7 @@ def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], 
     bought_s = np.minimum(model.replay_waits(purchase.fleet), inputs.observed_s)
     added_gpus = purchase.gpus - purchase.fleet_gpus
     hours_ended = float(
-        ((today_s - bought_s) * inputs.gpus_by_job())[model.waits.judged].sum() / (added_gpus * inputs.observed_s)
+        ((today_s - bought_s) * inputs.gpus_by_job())[model.waits.is_evaluated].sum() / (added_gpus * inputs.observed_s)
     )
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
     if hours_ended < 0.1 and not target.stated:
@@ -615,8 +615,8 @@ def compare_service(
         return float(np.mean(values) if statistic is np.mean else np.median(values)) / SECONDS_PER_MINUTE
 
     team_names = inputs.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
-    masks: dict[str | None, Bools] = {None: waits.judged}
-    masks |= {name: waits.judged & (team_names == name) for name in set(team_names[waits.judged])}
+    masks: dict[str | None, Bools] = {None: waits.is_evaluated}
+    masks |= {name: waits.is_evaluated & (team_names == name) for name in set(team_names[waits.is_evaluated])}
     team_waits = {
         name: (minutes(jobs, before, np.mean), minutes(jobs, after, np.mean))
         for name, jobs in masks.items()
@@ -631,7 +631,7 @@ def compare_service(
 
     rows = []
     for column, number in enumerate(model.sizes):
-        jobs = waits.judged & (model.size_of_job == number)
+        jobs = waits.is_evaluated & (model.size_of_job == number)
         rows.append(
             JobSizeWaits(
                 model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, before),

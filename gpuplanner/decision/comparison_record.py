@@ -90,7 +90,7 @@ class PolicyRow:
       nodes the wait model finds, whether each job size is within its limit in ``decision.service``.
     - ``performable``: Whether the actuator can apply the policy.
     - ``reason``: Why the policy is excluded, or which job sizes are over their wait limit.
-    - ``knobs``: Settings of the policy by name, such as idle minutes.
+    - ``setting_values``: Settings of the policy by name, such as idle minutes.
     """
 
     policy: str
@@ -115,7 +115,7 @@ class PolicyRow:
     meets_target: bool = False
     performable: bool = True
     reason: str | None = None
-    knobs: Mapping[str, float | int | str] = field(default_factory=dict)
+    setting_values: Mapping[str, float | int | str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -138,8 +138,8 @@ class Comparison:
     - ``policies``: The other policies in order, those that the actuator cannot apply with the reason; last the fleet of
       the decision, where it has today's layouts and other measures, such as a purchase.
     - ``frontier``: Settings that no other of the same policy beats in both GPU-hours and added wait.
-    - ``tuned_from``, ``judged_from``, ``judged_to``: Begin of the training window, begin and end of the evaluation
-      window.
+    - ``tuned_from``, ``evaluated_from``, ``evaluated_to``: Begin of the training window, begin and end of the
+      evaluation window.
     - ``projects``: Answers to the projects that the scenario names.
     - ``inference``: Answer to its inference services; None without services.
     - ``rules``: How the fleet is run as decided, for exports.
@@ -155,8 +155,8 @@ class Comparison:
     policies: tuple[PolicyRow, ...] = ()
     frontier: tuple[FrontierPoint, ...] = ()
     tuned_from: str | None = None
-    judged_from: str | None = None
-    judged_to: str | None = None
+    evaluated_from: str | None = None
+    evaluated_to: str | None = None
     projects: tuple[ProjectAnswer, ...] = ()
     inference: InferenceAnswer | None = None
     rules: FleetRules | None = None
@@ -211,43 +211,44 @@ class Comparison:
 
 def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
     """Record simulated policies and the decision on them as a comparison."""
-    decision, contest, recommendation = basis.decision, basis.contest, basis.recommendation
-    if contest is None or recommendation is None:
+    decision, policy_results, recommendation = basis.decision, basis.policy_results, basis.recommendation
+    if policy_results is None or recommendation is None:
         return Comparison(decision, scenario.max_added_wait_minutes)
-    training_days = int(contest.training_days.sum())
-    record_start = contest.asked_jobs.replay_start
-    evaluation_start = record_start + timedelta(days=training_days) if contest.has_holdout else record_start
+    training_days = int(policy_results.training_days.sum())
+    record_start = policy_results.asked_jobs.replay_start
+    record_end = min(record_start + timedelta(days=len(policy_results.evaluation_days)), policy_results.asked_jobs.end)
+    evaluation_start = record_start + timedelta(days=training_days) if policy_results.has_holdout else record_start
     headroom = recommendation.headroom
-    asked_jobs, waits = contest.asked_jobs, contest.arena.waits
+    asked_jobs, waits = policy_results.asked_jobs, policy_results.replayed_jobs.waits
     if scenario.arrival_scale != 1.0:  # causes are known of recorded waits alone
-        asked_jobs = replace(read_replay_inputs(contest.job_history), tenant_limits=asked_jobs.tenant_limits)
+        asked_jobs = replace(read_replay_inputs(policy_results.job_history), tenant_limits=asked_jobs.tenant_limits)
         waits = explain_waits(asked_jobs)
     return round_record(Comparison(
-        decision=basis.decision, minutes=contest.arena.limit_minutes,
-        today=_make_policy_row(contest, contest.today, decision),
-        policies=tuple(_make_policy_row(contest, judged, decision) for judged in contest.judged_policies)
+        decision=basis.decision, minutes=policy_results.replayed_jobs.limit_minutes,
+        today=_make_policy_row(policy_results, policy_results.today, decision),
+        policies=tuple(
+            _make_policy_row(policy_results, policy, decision) for policy in policy_results.evaluated_policies
+        )
         + ((_make_recommended_row(decision),) if decision.policy == TODAY and decision.measures else ()),
-        frontier=tuple(_find_frontier_points(contest)), tuned_from=record_start.isoformat(),
-        judged_from=evaluation_start.isoformat(),
-        judged_to=min(record_start + timedelta(days=len(contest.evaluation_days)), contest.asked_jobs.end).isoformat(),
-        rules=basis.rules,
+        frontier=tuple(_find_frontier_points(policy_results)), tuned_from=record_start.isoformat(),
+        evaluated_from=evaluation_start.isoformat(), evaluated_to=record_end.isoformat(), rules=basis.rules,
         waits=sum_waits(asked_jobs, waits), wait_curve=basis.curve,
         headroom=None if headroom is None else headroom.headroom, growth_per_week=recommendation.growth.weekly,
         exhaustion=recommendation.exhaustion, target_minutes=read_wait_target(scenario).target_s / SECONDS_PER_MINUTE,
     ), RECORD_DECIMALS)  # fmt: skip
 
 
-def compare_policies(scenario: Scenario, report_trial: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
+def compare_policies(scenario: Scenario, report_run: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
     """Compare policies at the scenario's prices, decide, and answer its projects; simulated results are read from disk.
 
     Parameters
     ----------
     scenario : Scenario
         Data, actuator, limits and prices.
-    report_trial : callable, optional
+    report_run : callable, optional
         Called with the policy and the result of each simulation run.
     """
-    comparison = reprice_comparison(scenario, load_comparison(scenario, report_trial))
+    comparison = reprice_comparison(scenario, load_comparison(scenario, report_run))
     if comparison.today is None:
         return comparison
     return replace(comparison, projects=answer_projects(scenario), inference=answer_services(scenario))
@@ -346,12 +347,12 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
     lambda comparison: to_json(comparison.to_dict()).encode(),
     lambda content: Comparison.from_dict(json.loads(content)),
 )
-def load_comparison(scenario: Scenario, report_trial: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
+def load_comparison(scenario: Scenario, report_run: Callable[[str, PolicyRun], object] | None = None) -> Comparison:
     """Load the comparison of a scenario from disk, or simulate it; prices are ignored, as they change no simulation."""
     scenario = scenario.without_prices()
     if scenario.gpus is None:
-        return record_comparison(scenario, decide(scenario, report_trial))
-    base = load_comparison(scenario.but(**UNSTATED_FLEET), report_trial)
+        return record_comparison(scenario, decide(scenario, report_run))
+    base = load_comparison(scenario.but(**UNSTATED_FLEET), report_run)
     if base.decision.action == "none":
         return base
     return record_comparison(scenario, decide_fleet_size(scenario))
@@ -375,36 +376,36 @@ def _make_recommended_row(decision: Decision) -> PolicyRow:
 
 def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: Decision) -> PolicyRow:
     """Make the policy row of a comparison from its simulation run: GPU-hours, power-ups and added queue waits."""
-    arena, trial = results.arena, policy.trial
+    replayed_jobs, run = results.replayed_jobs, policy.run
     reason, margin = policy.reason, WAIT_TOLERANCE_MINUTES
     if policy.policy == TODAY:
         late = (size.size for size in decision.service if size.today_p95_minutes > size.limit_minutes + margin)
         reason = _format_over_limit(late)
     elif policy.policy == decision.policy and decision.gpus > decision.fleet_gpus:
         return _make_recommended_row(decision)
-    if trial is None:
+    if run is None:
         return PolicyRow(policy.policy, MEANINGS[policy.policy], reason=policy.reason, performable=policy.performable)
     jobs, days = results.evaluation_jobs, results.evaluation_days
-    waited_s = trial.waits_s[0, jobs]
+    waited_s = run.waits_s[0, jobs]
     mean_s = float(waited_s[np.isfinite(waited_s)].mean()) if len(waited_s) else 0.0
     # A job that starts more than a minute later than today is delayed.
-    is_delayed = waited_s - arena.today.waits_s[0, jobs] > SECONDS_PER_MINUTE
-    added_wait_p95_minutes = arena.wait_minutes(trial, jobs) - arena.todays_minutes(jobs)
-    completion_s = trial.start_delay_s + results.asked_jobs.views[trial.setting.view].run_s
+    is_delayed = waited_s - replayed_jobs.today.waits_s[0, jobs] > SECONDS_PER_MINUTE
+    added_wait_p95_minutes = replayed_jobs.wait_minutes(run, jobs) - replayed_jobs.todays_minutes(jobs)
+    completion_s = run.start_delay_s + results.asked_jobs.views[run.setting.view].run_s
     weeks = max(float(days.sum()) / 7, 1e-9)
-    busy_gpu_hours = _count_busy_gpu_hours(results, trial) / weeks
+    busy_gpu_hours = _count_busy_gpu_hours(results, run) / weeks
     completes = jobs & np.isfinite(completion_s)
     row = PolicyRow(
         policy=policy.policy, meaning=MEANINGS[policy.policy], gpu_hours=policy.evaluation_hours,
-        gpu_hours_promised=policy.training_hours, busy_gpu_hours=busy_gpu_hours, peak_gpus=arena.peak_gpus(trial),
+        gpu_hours_promised=policy.training_hours, busy_gpu_hours=busy_gpu_hours, peak_gpus=replayed_jobs.peak_gpus(run),
         added_wait_mean_minutes=mean_s / SECONDS_PER_MINUTE,
         added_wait_p95_minutes=max(float(added_wait_p95_minutes.max()), 0.0),
         delayed_share=float(is_delayed.mean()) if len(waited_s) else 0.0,
         longest_added_wait_minutes=float(waited_s.max(initial=0.0)) / SECONDS_PER_MINUTE,
         completion_minutes=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
-        power_ups_per_week=None if trial.setting.switching is None else count_power_ups(trial, days) / weeks,
+        power_ups_per_week=None if run.setting.switching is None else count_power_ups(run, days) / weeks,
         never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=reason,
-        knobs=dict(trial.setting.knobs),
+        setting_values=dict(run.setting.setting_values),
     )  # fmt: skip
     if policy.policy in EXCLUSION_REASON_BY_POLICY and not policy.service:  # the wait model states no waits by size
         return replace(
@@ -446,7 +447,7 @@ def _format_over_limit(sizes: Iterable[str]) -> str | None:
 
 def _count_busy_gpu_hours(results: PolicyResults, run: PolicyRun) -> float:
     """Count the GPU-hours that are allocated to jobs in the evaluation window."""
-    start_s = results.arena.arrival_s + run.start_delay_s
+    start_s = results.replayed_jobs.arrival_s + run.start_delay_s
     run_s, gpus = results.asked_jobs.views[run.setting.view].run_s, results.asked_jobs.gpus_by_job(run.setting.view)
     started, days = np.isfinite(start_s), np.flatnonzero(results.evaluation_days)
     edges = [0.0, 0.0]
@@ -457,15 +458,17 @@ def _count_busy_gpu_hours(results: PolicyResults, run: PolicyRun) -> float:
 
 def _find_frontier_points(results: PolicyResults) -> typing.Iterator[FrontierPoint]:
     """Yield for each policy up to five settings that no other beats in both GPU-hours and added wait."""
-    arena = results.arena
+    replayed_jobs = results.replayed_jobs
     for policy in MEANINGS:
         if policy in EXCLUSION_REASON_BY_POLICY:  # the wait model finds their one setting
             continue
-        trials = [trial for trial in arena.trials if trial.setting.policy == policy]
+        runs = [run for run in replayed_jobs.runs if run.setting.policy == policy]
         points = []
-        for number, trial in enumerate(trials):
-            hours = 7 * float(trial.daily_gpu_hours[results.training_days].mean())
-            added = max(arena.worst_excess_minutes(trial, results.training_jobs) + arena.limit_minutes, 0.0)
+        for number, run in enumerate(runs):
+            hours = 7 * float(run.daily_gpu_hours[results.training_days].mean())
+            added = max(
+                replayed_jobs.worst_excess_minutes(run, results.training_jobs) + replayed_jobs.limit_minutes, 0.0
+            )
             points.append((hours, added, number))
         unbeaten: list[tuple[float, float, int]] = []
         for point in sorted(points):
@@ -481,7 +484,7 @@ _COLUMN_TYPES = {"str": pl.String, "int": pl.Int64, "bool": pl.Boolean, "float":
 _POLICY_SCHEMA = {
     field.name: _COLUMN_TYPES[str(field.type).removesuffix(" | None")]
     for field in fields(PolicyRow)
-    if field.name not in ("busy_gpu_hours", "knobs")
+    if field.name not in ("busy_gpu_hours", "setting_values")
 }
 """Columns of the policy table."""
 

@@ -105,8 +105,8 @@ def add_texts(
     """
     text = format_decision(decision, recommendation.order_gpus, _find_layout_changes(decision, results, run))
     if decision.longest_waiting is not None and any(measure.action in IDLE_ACTIONS for measure in decision.measures):
-        arena, jobs = results.arena, results.evaluation_jobs
-        added_minutes = arena.wait_minutes(run, jobs) - arena.todays_minutes(jobs)
+        replayed_jobs, jobs = results.replayed_jobs, results.evaluation_jobs
+        added_minutes = replayed_jobs.wait_minutes(run, jobs) - replayed_jobs.todays_minutes(jobs)
         added_text = wait_text(math.ceil(max(added_minutes.max(), 0.0)))
         text = f"{text.removesuffix('.')}; power-ups add up to {added_text}."
     return replace(
@@ -263,7 +263,7 @@ def _list_next_steps(
         )
         yield NextStep(PLANNER, task, command)
     waits = recommendation.model.waits
-    hours_by_cause = waits.seconds[waits.judged].sum(axis=0)
+    hours_by_cause = waits.seconds[waits.is_evaluated].sum(axis=0)
     limits_share = float(hours_by_cause[LIMITS]) / max(float(hours_by_cause.sum()), 1e-9)
     if limits_share >= MIN_LIMITS_SHARE and not recommendation.limits and decision.action != "none":
         task = f"review team limits ({percent_text(limits_share)} of the waiting): no number of GPUs shortens it"
@@ -318,9 +318,9 @@ def _list_measure_steps(
         case "release":
             yield from _list_drain_steps(decision, results, after)
         case "power_down" | "autoscale":
-            knobs = run.setting.knobs
-            kept = knobs.get("idle_nodes_kept", knobs.get("whole_nodes_kept", 0))
-            idle = f"after {knobs['idle_minutes']} min idle"
+            setting_values = run.setting.setting_values
+            kept = setting_values.get("idle_nodes_kept", setting_values.get("whole_nodes_kept", 0))
+            idle = f"after {setting_values['idle_minutes']} min idle"
             yield NextStep(PLATFORM, f"power down nodes {idle}, keep {kept} idle nodes powered on{after}", export)
     if measure.action in (*PARTITION_ACTIONS, "autoscale"):
         changes = _find_layout_changes(decision, results, run)
@@ -429,7 +429,7 @@ def _list_missing(
 ) -> Iterator[MissingEvidence]:
     """Yield the data that would raise the confidence, most important first."""
     data, inputs, wait_model = results.scenario.data, results.asked_jobs, recommendation.model
-    source, n_jobs = results.job_history.trace.source_facts.source, int(wait_model.waits.judged.sum())
+    source, n_jobs = results.job_history.trace.source_facts.source, int(wait_model.waits.is_evaluated.sum())
     for gap in wait_model.waits.share.gaps[:1]:  # the other one is of the same simulation
         advice = GAP_ADVICE.get((source, gap.withholds), GAP_ADVICE["", gap.withholds])
         yield MissingEvidence(f"{gap.sentence} Add {advice}", f"gpuplanner ingest auto JOBS -o {data}")
@@ -527,8 +527,8 @@ def _list_confidence_sentences(
             f"Capacity freed: {decision.saving.value:,.0f} GPU-hours per week in the training window "
             f"(90 % interval {low} to {high}){realised_text}."
         )
-    if results.arena.n_unservable:
-        jobs_text = count_text(results.arena.n_unservable, "job")
+    if results.replayed_jobs.n_unservable:
+        jobs_text = count_text(results.replayed_jobs.n_unservable, "job")
         yield f"Excluded: {jobs_text} that requested GPUs or MIG instances that today's nodes do not have."
     yield from dict.fromkeys((*results.asked_jobs.nodes.remarks, *results.job_history.fleet.remarks()))
 
@@ -539,10 +539,10 @@ def _format_replay_accuracy(decision: Decision, model: WaitModel) -> str:
     if gain is None:
         text = format_replay_error(waits.share.error)
         return f"{text[:1].upper()}{text[1:]}."
-    of_size = waits.judged & (model.size_of_job == model.size_names.index(gain.size))
-    observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.judged, of_size))
+    of_size = waits.is_evaluated & (model.size_of_job == model.size_names.index(gain.size))
+    observed, on_size = (float(waits.waited_s[jobs].sum()) / SECONDS_PER_HOUR for jobs in (waits.is_evaluated, of_size))
     by_size = {row.size: row.jobs * row.today_mean_minutes / MINUTES_PER_HOUR for row in decision.service}
-    simulated, waited_s = sum(by_size.values()), np.where(waits.judged, waits.waited_s, 0.0)
+    simulated, waited_s = sum(by_size.values()), np.where(waits.is_evaluated, waits.waited_s, 0.0)
     hours = np.bincount(model.size_of_job, waited_s, len(model.size_names)) / SECONDS_PER_HOUR
     error = sum(abs(by_size[name] - float(waited)) for name, waited in zip(model.size_names, hours, strict=True))
     off = percent_text(error / max(observed, 1e-9))

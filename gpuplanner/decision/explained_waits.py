@@ -113,7 +113,7 @@ class ExplainedWaits:
         Delay that neither capacity nor queue explains. [s]
     queue : QueueModel
         How jobs start: handover, placement, queue rule, and limits that are stated or observed.
-    judged : array of bool, shape (n_jobs,)
+    is_evaluated : array of bool, shape (n_jobs,)
         Jobs that arrived within the record; the others ran before it.
     simulated_s, waited_s : array of float, shape (n_jobs,)
         Queue wait simulated today, and observed. [s]
@@ -125,7 +125,7 @@ class ExplainedWaits:
     arrival_s: Floats
     delay_s: Floats
     queue: QueueModel
-    judged: NDArray[np.bool_]
+    is_evaluated: NDArray[np.bool_]
     simulated_s: Floats
     waited_s: Floats
     share: ExplainedShare
@@ -147,7 +147,7 @@ class ExplainedWaits:
 
     def select_jobs(self, rows: Ints, delay_s: Floats) -> ExplainedWaits:
         """Select jobs by row, each later by some seconds; a row may appear more than once."""
-        columns = ("seconds", "delay_s", "judged", "simulated_s", "waited_s")
+        columns = ("seconds", "delay_s", "is_evaluated", "simulated_s", "waited_s")
         taken_waits = replace(self, **{name: getattr(self, name)[rows] for name in columns})
         rule, head_start_s = self.queue.rule, self.queue.rule.head_start_s
         rule = replace(rule, head_start_s=None if head_start_s is None else head_start_s[rows])
@@ -306,7 +306,7 @@ def measure_explained_share(
     >>> share.gaps[0].sentence
     'Jobs waited 12 h while the nodes had what they requested: the record lacks jobs or limits.'
     """
-    evaluated, n_groups = observed.judged, int(observed.group.max(initial=0)) + 1
+    evaluated, n_groups = observed.is_evaluated, int(observed.group.max(initial=0)) + 1
     size_of_group = np.zeros(n_groups, np.int64)
     size_of_group[observed.group] = size
     group, waits_pair = observed.group[evaluated], (observed.waited_s, simulated_s)
@@ -399,7 +399,7 @@ def append_requests(
     extended_inputs.end_s[n_jobs:] = ready_s + requests.run_s
     extended_inputs.is_service[n_jobs:] = is_service
     extended_inputs.observed_nodes[n_jobs:] = [None] * len(ready_s)
-    extended_waits.arrival_s[n_jobs:], extended_waits.judged[n_jobs:] = ready_s, ~is_service
+    extended_waits.arrival_s[n_jobs:], extended_waits.is_evaluated[n_jobs:] = ready_s, ~is_service
     extended_waits.delay_s[n_jobs:] = extended_waits.seconds[n_jobs:] = 0.0
     extended_waits.queue.tenant[n_jobs:] = waits.queue.tenant.max() + 1
     if extended_waits.queue.rule.head_start_s is not None:
@@ -513,14 +513,14 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     >>> [row.name for row in sum_waits(asked, explain_waits(asked)).causes.team][:2]
     ['assistants', 'llm-core']
     """
-    size_numbers, names = classify_job_sizes(inputs, waits.judged)
+    size_numbers, names = classify_job_sizes(inputs, waits.is_evaluated)
     hours_by_cause = dict(zip(CAUSES, waits.seconds.T / SECONDS_PER_HOUR, strict=True))
     tenant = inputs.jobs["tenant"].cast(pl.String).fill_null(UNNAMED_TEAM_OR_PARTITION)
     sizes = pl.Series([names[number] for number in size_numbers], dtype=pl.Enum(names))
     partition = inputs.jobs["partition"].cast(pl.String).fill_null(UNNAMED_TEAM_OR_PARTITION)
     table = pl.DataFrame({"job_size": sizes, "team": tenant, "partition": partition, **hours_by_cause})
-    table = table.filter(waits.judged)
-    waited_at_limit = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.judged) > 0
+    table = table.filter(waits.is_evaluated)
+    waited_at_limit = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.is_evaluated) > 0
     tenant_names = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
     limits_waited_at = ((limit.tenant, limit.gpus) for limit in waits.queue.limits if waited_at_limit[limit.tenant])
     limits = tuple(
@@ -601,7 +601,7 @@ def group_wait_causes(
     selected = select_waiting_jobs(job_history.trace, groups, usage_filter=usage_filter, tz=scenario.tz)
     inputs = read_replay_inputs(job_history)
     waits = explain_waits(inputs)
-    numbered = inputs.jobs.select("job_id", "attempt").with_row_index("row").filter(waits.judged)
+    numbered = inputs.jobs.select("job_id", "attempt").with_row_index("row").filter(waits.is_evaluated)
     jobs = numbered.join(selected.select("job_id", "attempt", *groups), on=["job_id", "attempt"]).sort("row")
 
     row = jobs["row"].to_numpy()

@@ -106,7 +106,7 @@ def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
         assumptions=(stated, *decision.assumptions),
     )  # fmt: skip
     results = replace_with_recommended(results, resized, course, course)
-    rules = make_fleet_rules(results.asked_jobs, course.trial, results.abilities, course.policy)
+    rules = make_fleet_rules(results.asked_jobs, course.run, results.abilities, course.policy)
     return DecisionBasis(decision, results, resized, curve, rules)
 
 
@@ -136,7 +136,7 @@ def simulate_fleet_waits(scenario: Scenario) -> dict[str, tuple[float, float]]:
         replays_s = [model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
     waits = {}
     for number, today_s in zip(today.model.sizes, today.model.percentiles(today.model.inputs.fleet, 0), strict=True):
-        of_size = model.waits.judged & (model.size_of_job == number)
+        of_size = model.waits.is_evaluated & (model.size_of_job == number)
         both_s = today_s, np.median([wait_p95(waits_s[of_size]) for waits_s in replays_s])
         before, after = (min(float(p95_s), model.inputs.observed_s) / SECONDS_PER_MINUTE for p95_s in both_s)
         waits[model.size_names[number]] = before, after
@@ -272,13 +272,13 @@ def _simulate_fleet(
     """
     fleet, model = join_pools(layout_recommendation.pools, units), layout_recommendation.model
     today_s = todays_recommendation.model.replay_waits(todays_recommendation.fleet)
-    is_delayed = model.waits.judged & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
+    is_delayed = model.waits.is_evaluated & (model.replay_waits(fleet) > today_s + MIN_DELAY_S)
     waits = {}
     observed_s = model.inputs.observed_s
     for point in simulate_curve_points(model, layout_recommendation.action, [fleet]):
         of_size = model.size_of_job == model.size_names.index(point.job_size)
         waits[point.job_size] = {
-            "jobs": int((of_size & model.waits.judged).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
+            "jobs": int((of_size & model.waits.is_evaluated).sum()), "jobs_delayed": int((of_size & is_delayed).sum()),
             "recommended_p95_minutes": limit_to_record(point.p95_minutes, observed_s),
             "recommended_mean_minutes": limit_to_record(point.mean_minutes, observed_s),
             "low": limit_to_record(point.low, observed_s), "high": limit_to_record(point.high, observed_s),

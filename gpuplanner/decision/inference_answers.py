@@ -137,9 +137,9 @@ def answer_services(scenario: Scenario) -> InferenceAnswer | None:
     together, _ = recommend_from_waits(neutral)
     of_jobs, _ = recommend_from_waits(neutral.but(services=None))
     one_pool, job_pool = (_count_needed_gpus(recommendation) for recommendation in (together, of_jobs))
-    _, inputs, arena, _ = load_policy_simulation(scenario)
+    _, inputs, replayed_jobs, _ = load_policy_simulation(scenario)
     scheduled = inputs.is_service & (inputs.start_s >= 0)
-    waited_s = arena.waits.waited_s[scheduled]
+    waited_s = replayed_jobs.waits.waited_s[scheduled]
     wait_minutes = take_order_statistic(waited_s, WAIT_QUANTILE) / SECONDS_PER_MINUTE
     if one_pool is None or job_pool is None:
         text += f" One pool or two: no answer, {together.reason or of_jobs.reason}."

@@ -41,11 +41,11 @@ from gpuplanner.decision.policy_layouts import (
     rank_nodes,
 )
 from gpuplanner.decision.policy_simulation import (
-    Knobs,
     Mask,
     PolicyRun,
     PolicySetting,
     ReplayedJobs,
+    SettingValues,
     find_smallest,
     partition_nodes,
 )
@@ -82,34 +82,34 @@ MAX_WAITING_SHARE = 0.05
 class TuningJobs:
     """Search for the cheapest setting of a policy that meets the wait limit in the training window.
 
-    - ``arena``: Observed jobs and the fleet of today.
+    - ``replayed_jobs``: Observed jobs and the fleet of today.
     - ``training_jobs``, ``training_days``: Jobs and days of the training window.
     - ``abilities``: Abilities of the actuator.
-    - ``report_trial``: Called with the policy and the result of each simulation run.
+    - ``report_run``: Called with the policy and the result of each simulation run.
     - ``reasons``: Why a policy has no setting, by policy.
-    - ``good_trials``: Simulation runs that meet the limit.
+    - ``good_runs``: Simulation runs that meet the limit.
     """
 
-    arena: ReplayedJobs
+    replayed_jobs: ReplayedJobs
     training_jobs: Mask
     training_days: Mask
     abilities: ActuatorAbilities
-    report_trial: Callable[[str, PolicyRun], object] | None = None
+    report_run: Callable[[str, PolicyRun], object] | None = None
     reasons: dict[str, str] = field(default_factory=dict)
-    good_trials: set[PolicyRun] = field(default_factory=set)
+    good_runs: set[PolicyRun] = field(default_factory=set)
 
     def choose_cheapest(self, policy: str, searched: Sequence[PolicyRun]) -> PolicyRun | None:
         """Choose the cheapest simulated setting that meets the limit in all replays; None without any."""
-        good_trials = [trial for trial in searched if trial in self.good_trials]
-        good_trials.sort(key=lambda trial: (self.rank_hours(trial), trial.setting.total_gpus, self.mean_wait(trial)))
+        good_runs = [run for run in searched if run in self.good_runs]
+        good_runs.sort(key=lambda run: (self.rank_hours(run), run.setting.total_gpus, self.mean_wait(run)))
         # Settings are played in full, cheapest first, until one holds.
-        for trial in good_trials[:6]:
-            full_trial = self.arena.simulate(trial.setting)
-            if self.arena.meets_limit(full_trial, self.training_jobs):
-                return full_trial
-        if good_trials:
+        for run in good_runs[:6]:
+            full_run = self.replayed_jobs.simulate(run.setting)
+            if self.replayed_jobs.meets_limit(full_run, self.training_jobs):
+                return full_run
+        if good_runs:
             self.reasons[policy] = "its settings meet the limit in some simulations only"
-        elif any(self.arena.meets_limit(trial, self.training_jobs) for trial in searched):
+        elif any(self.replayed_jobs.meets_limit(run, self.training_jobs) for run in searched):
             self.reasons[policy] = "its settings meet the limit on past weeks, but not with slow node start-up"
         else:
             self.reasons[policy] = "none of its settings meets the limit"
@@ -121,34 +121,36 @@ class TuningJobs:
         With slow power-ups the waits of each job size may be longer by as much as the power-up takes longer: idle nodes
         kept for slow power-ups alone cost more than they gain.
         """
-        meets_limit, switching = self.arena.meets_limit(run, self.training_jobs), run.setting.switching
-        meets_limit = meets_limit and self.arena.share_of_days_met(run, self.training_jobs) >= self.min_days_share
+        meets_limit, switching = self.replayed_jobs.meets_limit(run, self.training_jobs), run.setting.switching
+        meets_limit = (
+            meets_limit and self.replayed_jobs.share_of_days_met(run, self.training_jobs) >= self.min_days_share
+        )
         if meets_limit and switching is not None:
             slow_setting = replace(run.setting, switching=replace(switching, lead_s=self.abilities.lead.high))
             slower_min = (self.abilities.lead.high - self.abilities.lead.value) / SECONDS_PER_MINUTE
-            slow_trial = self._simulate_training(slow_setting)
-            meets_limit = self.arena.meets_limit(slow_trial, self.training_jobs, tolerance_minutes=slower_min)
+            slow_run = self._simulate_training(slow_setting)
+            meets_limit = self.replayed_jobs.meets_limit(slow_run, self.training_jobs, tolerance_minutes=slower_min)
         if meets_limit:
-            self.good_trials.add(run)
+            self.good_runs.add(run)
         return meets_limit
 
     def _simulate_training(self, setting: PolicySetting) -> PolicyRun:
         """Simulate the training window in one replay while settings are searched: the chosen one is played in all."""
-        return self.arena.simulate(setting, 1, max_waiting=MAX_WAITING_SHARE, until_s=self.training_end_s)
+        return self.replayed_jobs.simulate(setting, 1, max_waiting=MAX_WAITING_SHARE, until_s=self.training_end_s)
 
     @cached_property
     def training_end_s(self) -> float:
         """End of the training window, or arrival of the last job without an end, which must start in time too [s]."""
         last_day = int(np.flatnonzero(self.training_days).max(initial=-1))
-        arrivals_s = self.arena.arrival_s[self.arena.standing | self.training_jobs]
+        arrivals_s = self.replayed_jobs.arrival_s[self.replayed_jobs.standing | self.training_jobs]
         return max(SECONDS_PER_DAY * (last_day + 1.0), float(arrivals_s.max(initial=0.0)) + 1.0)
 
     @cached_property
     def min_days_share(self) -> float:
         """Share of the training days on which a setting has to meet the limit, at most that of today's fleet."""
-        replayed_today = replace(self.arena.today, waits_s=self.arena.today.waits_s[1:])
+        replayed_today = replace(self.replayed_jobs.today, waits_s=self.replayed_jobs.today.waits_s[1:])
         # Nine days in ten, if today's fleet replayed meets the limit on as many.
-        return min(0.9, self.arena.share_of_days_met(replayed_today, self.training_jobs))
+        return min(0.9, self.replayed_jobs.share_of_days_met(replayed_today, self.training_jobs))
 
     def mean_wait(self, run: PolicyRun) -> float:
         """Return the mean queue wait in the training window [min]; it decides between settings of equal cost."""
@@ -159,7 +161,7 @@ class TuningJobs:
         """Return the GPU-hours in the training window that rank a setting; unusual settings count as costlier."""
         gpu_hours, setting = float(run.daily_gpu_hours[self.training_days].sum()), run.setting
         shortest, longest = USUAL_IDLE_MINUTES
-        if not shortest <= float(setting.knobs.get("idle_minutes", shortest)) <= longest:
+        if not shortest <= float(setting.setting_values.get("idle_minutes", shortest)) <= longest:
             gpu_hours /= 1 - MIN_GAIN_BY_UNUSUAL_IDLE
         if any(len(set(layouts)) > 1 for node in setting.layouts for layouts in node):
             gpu_hours /= 1 - MIN_GAIN_BY_MIXED_LAYOUTS
@@ -167,14 +169,14 @@ class TuningJobs:
 
     def try_settings(self, settings: Iterable[PolicySetting]) -> list[PolicyRun]:
         """Simulate each setting once, and note those that meet the limit."""
-        trials = []
+        runs = []
         for setting in settings:
-            trial = self._simulate_training(setting)
-            if self.report_trial is not None:
-                self.report_trial(setting.policy, trial)
-            self.meets_training_limit(trial)
-            trials.append(trial)
-        return trials
+            run = self._simulate_training(setting)
+            if self.report_run is not None:
+                self.report_run(setting.policy, run)
+            self.meets_training_limit(run)
+            runs.append(run)
+        return runs
 
     def try_counts(
         self, settings_of: Callable[[int], Iterable[PolicySetting]], fewest: int, upper: int
@@ -188,29 +190,29 @@ class TuningJobs:
         fewest, upper : int
             Smallest and largest number to try.
         """
-        trials: list[PolicyRun] = []
+        runs: list[PolicyRun] = []
 
         def good(count: int) -> bool:
             """Whether a number has a setting that meets the limit."""
-            new_trials = self.try_settings(settings_of(count))
-            trials.extend(new_trials)
-            return any(trial in self.good_trials for trial in new_trials)
+            new_runs = self.try_settings(settings_of(count))
+            runs.extend(new_runs)
+            return any(run in self.good_runs for run in new_runs)
 
         find_smallest(good, fewest, upper)
-        return trials
+        return runs
 
     def list_settings_on_nodes(self, setting: PolicySetting, numbers: Sequence[int]) -> list[PolicySetting]:
         """List the setting of a policy on today's nodes of these numbers, with 0 to 2 more idle nodes kept on."""
         places = [setting.node_numbers.index(number) for number in numbers]
         fleet, switching = setting.fleet.only(np.array(places)), setting.switching
         assert switching is not None
-        setting_name = "whole_nodes_kept" if "whole_nodes_kept" in setting.knobs else "idle_nodes_kept"
+        setting_name = "whole_nodes_kept" if "whole_nodes_kept" in setting.setting_values else "idle_nodes_kept"
         nodes_kept = range(switching.kept[0], min(switching.kept[0] + IDLE_NODES_SEARCH_RADIUS, len(numbers)) + 1)
         return [
             replace(
                 setting, fleet=fleet, layouts=tuple(setting.layouts[position] for position in places),
                 node_numbers=tuple(numbers), switching=replace(switching, kept=(idle_nodes, *switching.kept[1:])),
-                knobs={**setting.knobs, "gpus": int(fleet.gpus.sum()), setting_name: idle_nodes},
+                setting_values={**setting.setting_values, "gpus": int(fleet.gpus.sum()), setting_name: idle_nodes},
             )
             for idle_nodes in nodes_kept
         ]  # fmt: skip
@@ -222,13 +224,19 @@ class TuningJobs:
 
     def try_power_down(self) -> list[PolicyRun]:
         """Simulate today's nodes with power-down when idle: idle times, idle nodes kept, and placements."""
-        unswitched_setting = keep_layouts(self.arena.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.arena.asked_jobs))
+        unswitched_setting = keep_layouts(
+            self.replayed_jobs.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.replayed_jobs.asked_jobs)
+        )
 
         def make_setting(idle_minutes: int, placement: str, kept: int) -> PolicySetting:
             """Return the setting of an idle time, a placement and a number of idle nodes."""
-            knobs: Knobs = {"idle_minutes": idle_minutes, "idle_nodes_kept": kept, "placement": placement}
+            setting_values: SettingValues = {
+                "idle_minutes": idle_minutes,
+                "idle_nodes_kept": kept,
+                "placement": placement,
+            }
             switching = self.make_switching(idle_minutes, [kept])
-            return replace(unswitched_setting, switching=switching, placement=placement, knobs=knobs)
+            return replace(unswitched_setting, switching=switching, placement=placement, setting_values=setting_values)
 
         return self._try_idle_rules(make_setting, self.abilities.placements)
 
@@ -246,39 +254,39 @@ class TuningJobs:
         """
         idle_minutes = [minutes for minutes in (1, 5, 10, 15, 30) if 60 * minutes >= self.abilities.shortest_idle_s]
         usual_minutes = min(idle_minutes, key=lambda minutes: abs(minutes - USUAL_IDLE_MINUTES[0]))
-        most_nodes = len(self.arena.asked_jobs.nodes.gpus)
-        trials = self.try_counts(lambda kept: [make(usual_minutes, placements[0], kept)], 0, most_nodes)
-        good_switching = [trial.setting.switching for trial in trials if trial in self.good_trials]
+        most_nodes = len(self.replayed_jobs.asked_jobs.nodes.gpus)
+        runs = self.try_counts(lambda kept: [make(usual_minutes, placements[0], kept)], 0, most_nodes)
+        good_switching = [run.setting.switching for run in runs if run in self.good_runs]
         kept = min((switching.kept[0] for switching in good_switching if switching is not None), default=None)
         if kept is None:
-            return trials
+            return runs
         for placement, minutes in itertools.product(placements, idle_minutes):
             if (placement, minutes) != (placements[0], usual_minutes):
-                trials += self._try_idle_nodes_near(partial(make, minutes, placement), kept)
+                runs += self._try_idle_nodes_near(partial(make, minutes, placement), kept)
         # The plainest rule, an idle time alone: more idle nodes kept do not always shorten waits.
         longer_minutes = (minutes for minutes in idle_minutes if minutes >= USUAL_IDLE_MINUTES[0]) if kept else ()
-        trials += self.try_settings(make(minutes, placements[0], 0) for minutes in longer_minutes)
-        return trials
+        runs += self.try_settings(make(minutes, placements[0], 0) for minutes in longer_minutes)
+        return runs
 
     def _try_idle_nodes_near(self, setting_of: Callable[[int], PolicySetting], idle_nodes: int) -> list[PolicyRun]:
         """Try a number of idle nodes kept on; fewer while the wait limit is met, else up to two more until it is."""
-        trials = self.try_settings([setting_of(idle_nodes)])
-        is_decreasing = trials[0] in self.good_trials
+        runs = self.try_settings([setting_of(idle_nodes)])
+        is_decreasing = runs[0] in self.good_runs
         for _ in range(IDLE_NODES_SEARCH_RADIUS):
             idle_nodes += -1 if is_decreasing else 1
-            if not 0 <= idle_nodes <= len(self.arena.asked_jobs.nodes.gpus):
+            if not 0 <= idle_nodes <= len(self.replayed_jobs.asked_jobs.nodes.gpus):
                 break
-            trials += self.try_settings([setting_of(idle_nodes)])
-            if (trials[-1] in self.good_trials) != is_decreasing:
+            runs += self.try_settings([setting_of(idle_nodes)])
+            if (runs[-1] in self.good_runs) != is_decreasing:
                 break
-        return trials
+        return runs
 
     def _list_mig_demands(self) -> Iterator[tuple[str, dict[str, float]]]:
         """Yield the views in which jobs request MIG instances, with mean, then peak instances of each profile."""
-        inputs, fitted_jobs = self.arena.asked_jobs, self.training_jobs
+        inputs, fitted_jobs = self.replayed_jobs.asked_jobs, self.training_jobs
         for view in (REQUESTED, RIGHTSIZED):
             for peak in (False, True) if view in inputs.views else ():
-                requests = inputs.views[view].with_ready_times(self.arena.arrival_s)
+                requests = inputs.views[view].with_ready_times(self.replayed_jobs.arrival_s)
                 span_s = float(self.training_days.sum()) * SECONDS_PER_DAY
                 instances = count_instances(requests, inputs.fleet.profiles, fitted_jobs, span_s, peak=peak)
                 if instances:
@@ -286,8 +294,8 @@ class TuningJobs:
 
     def try_node_pools(self) -> list[PolicyRun]:
         """Simulate node pools of full and MIG-partitioned nodes: each node in one layout, or in mixed layouts."""
-        inputs, order = self.arena.asked_jobs, rank_nodes(self.arena.asked_jobs)
-        trials = []
+        inputs, order = self.replayed_jobs.asked_jobs, rank_nodes(self.replayed_jobs.asked_jobs)
+        runs = []
 
         def make(setting: PolicySetting, mig_kept: int, idle: int, placement: str, full_kept: int) -> PolicySetting:
             """Return the setting of a node layout with its idle rule.
@@ -303,12 +311,12 @@ class TuningJobs:
             placement : str
                 Nodes that are filled first.
             """
-            knobs: Knobs = {
+            setting_values: SettingValues = {
                 "idle_minutes": idle, "whole_nodes_kept": full_kept, "cut_nodes_kept": mig_kept,
                 "requests": setting.view,
             }  # fmt: skip
             switching = self.make_switching(idle, [full_kept, mig_kept])
-            return replace(setting, switching=switching, placement=placement, knobs=knobs)
+            return replace(setting, switching=switching, placement=placement, setting_values=setting_values)
 
         gpus = [inputs.nodes.gpus[number] for number in order]
         choices: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
@@ -321,12 +329,12 @@ class TuningJobs:
             layouts = [((FULL_GPU,) * len(mig_kept), mig_kept) for mig_kept in mig_nodes]
             fixed = PolicySetting(AUTOSCALED_POOLS, view, *partition_nodes(inputs, order, layouts), tuple(order))
             for mig_kept in (0, 1):
-                trials += self._try_idle_rules(partial(make, fixed, mig_kept), self.abilities.placements[-1:])
-        return trials
+                runs += self._try_idle_rules(partial(make, fixed, mig_kept), self.abilities.placements[-1:])
+        return runs
 
     def try_dynamic_mig(self) -> list[PolicyRun]:
         """Simulate the fewest nodes with instances created for each job that meet the limit, with all placements."""
-        inputs = self.arena.asked_jobs
+        inputs = self.replayed_jobs.asked_jobs
         views = dict.fromkeys(view for view, _ in self._list_mig_demands())
         views_and_placements = list(itertools.product(views, self.abilities.placements))
 
@@ -335,10 +343,12 @@ class TuningJobs:
             numbers = rank_nodes(inputs)[:count]
             fleet, layouts, switching = make_mig_fleet(inputs, numbers, self.abilities)
             for view, placement in views_and_placements:
-                knobs: Knobs = {
+                setting_values: SettingValues = {
                     "gpus": int(fleet.gpus.sum()), "nodes": count, "requests": view, "placement": placement,
                 }  # fmt: skip
-                yield PolicySetting(MIG_DYNAMIC, view, fleet, layouts, tuple(numbers), switching, placement, knobs)
+                yield PolicySetting(
+                    MIG_DYNAMIC, view, fleet, layouts, tuple(numbers), switching, placement, setting_values
+                )
 
         return self.try_counts(settings_of, 1, len(inputs.nodes.gpus)) if views_and_placements else []
 
@@ -426,7 +436,7 @@ class EvaluatedPolicy:
     """A fitted policy in the evaluation window.
 
     - ``policy``: Name of the policy.
-    - ``trial``: Simulation run of its setting; None if it is excluded.
+    - ``run``: Simulation run of its setting; None if it is excluded.
     - ``reason``: Why it is excluded.
     - ``meets_limit``: Whether it meets the wait limit in the evaluation window.
     - ``evaluation_hours``, ``training_hours``: GPU-hours provisioned a week in the evaluation and in the training
@@ -436,7 +446,7 @@ class EvaluatedPolicy:
     """
 
     policy: str
-    trial: PolicyRun | None
+    run: PolicyRun | None
     reason: str | None
     meets_limit: bool
     evaluation_hours: float
@@ -449,20 +459,20 @@ class EvaluatedPolicy:
 class PolicyResults:
     """All policies simulated on the same jobs.
 
-    - ``scenario``, ``job_history``, ``asked_jobs``, ``arena``, ``abilities``: Inputs: scenario, observed jobs, their
+    - ``scenario``, ``job_history``, ``asked_jobs``, ``replayed_jobs``, ``abilities``: Scenario, observed jobs, their
       requests, the simulation of policies, and the abilities of the actuator.
     - ``training_jobs``, ``evaluation_jobs``: Jobs of the training and of the evaluation window.
     - ``training_days``, ``evaluation_days``: Days of both.
     - ``has_holdout``: Whether the record is long enough for two windows.
     - ``today``: Today's fleet.
-    - ``judged_policies``: The other policies in order.
+    - ``evaluated_policies``: The other policies in order.
     - ``winner``: Cheapest policy that meets the limit; today's if none is cheaper.
     """
 
     scenario: Scenario
     job_history: History
     asked_jobs: JobReplayInputs
-    arena: ReplayedJobs
+    replayed_jobs: ReplayedJobs
     abilities: ActuatorAbilities
     training_jobs: Mask
     evaluation_jobs: Mask
@@ -470,7 +480,7 @@ class PolicyResults:
     evaluation_days: Mask
     has_holdout: bool
     today: EvaluatedPolicy
-    judged_policies: tuple[EvaluatedPolicy, ...]
+    evaluated_policies: tuple[EvaluatedPolicy, ...]
     winner: EvaluatedPolicy
 
 
@@ -497,7 +507,7 @@ def explain_study_waits(scenario: Scenario) -> tuple[JobReplayInputs, ExplainedW
     """Explain the waits of the jobs at the demand of a scenario, with its inference services."""
     inputs, waits = _explain_jobs(scenario)
     if scenario.arrival_scale != 1.0:
-        job_rows, arrival = scale_load(waits.arrival_s, ~waits.judged, scenario.arrival_scale, inputs.observed_s)
+        job_rows, arrival = scale_load(waits.arrival_s, ~waits.is_evaluated, scenario.arrival_scale, inputs.observed_s)
         inputs, waits = take_jobs(inputs, waits, job_rows, arrival - waits.arrival_s[job_rows])
         # What these jobs would wait on today's fleet stands for what was observed.
         simulated_s = simulate_waits(inputs, waits, inputs.fleet, np.arange(len(job_rows)), waits.arrival_s)
@@ -513,8 +523,8 @@ def load_policy_simulation(scenario: Scenario) -> tuple[History, JobReplayInputs
     abilities = find_fleet_abilities(scenario, job_history)
     larger = list_larger_profiles(inputs.gpu_model, inputs.fleet.profiles) if abilities.substitutes else None
     rule = abilities.queue if scenario.queue == "easy" else scenario.queue
-    arena = ReplayedJobs(inputs, waits, rule, scenario.max_added_wait_minutes, larger, scenario.seed)
-    return job_history, inputs, arena, abilities
+    replayed_jobs = ReplayedJobs(inputs, waits, rule, scenario.max_added_wait_minutes, larger, scenario.seed)
+    return job_history, inputs, replayed_jobs, abilities
 
 
 def evaluate_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> PolicyResults:
@@ -531,42 +541,46 @@ def evaluate_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], objec
     -------
     PolicyResults
     """
-    job_history, inputs, arena, abilities = load_policy_simulation(scenario)
-    evaluation_day = find_evaluation_day(inputs, arena, int(inputs.observed_s // SECONDS_PER_DAY))
-    day_numbers = np.arange(len(arena.today.daily_gpu_hours))
+    job_history, inputs, replayed_jobs, abilities = load_policy_simulation(scenario)
+    evaluation_day = find_evaluation_day(inputs, replayed_jobs, int(inputs.observed_s // SECONDS_PER_DAY))
+    day_numbers = np.arange(len(replayed_jobs.today.daily_gpu_hours))
     every_day = day_numbers < max(int(inputs.observed_s // SECONDS_PER_DAY), 1)
-    earlier = later = arena.is_evaluated
+    earlier = later = replayed_jobs.is_evaluated
     earlier_days = later_days = every_day
     if evaluation_day is not None:
-        is_before = arena.arrival_s < evaluation_day * SECONDS_PER_DAY
-        earlier, later = arena.is_evaluated & is_before, arena.is_evaluated & ~is_before
+        is_before = replayed_jobs.arrival_s < evaluation_day * SECONDS_PER_DAY
+        earlier, later = replayed_jobs.is_evaluated & is_before, replayed_jobs.is_evaluated & ~is_before
         earlier_days = every_day & (day_numbers < evaluation_day)
         later_days = every_day & (day_numbers >= evaluation_day)
-    tuning = TuningJobs(arena, earlier, earlier_days, abilities, tell)
+    tuning = TuningJobs(replayed_jobs, earlier, earlier_days, abilities, tell)
 
-    def judge(policy: str, trial: PolicyRun | None, reason: str | None = None) -> EvaluatedPolicy:
+    def evaluate(policy: str, run: PolicyRun | None, reason: str | None = None) -> EvaluatedPolicy:
         """Return the policy of a simulation run with its result in the evaluation window."""
-        if trial is None:
+        if run is None:
             return EvaluatedPolicy(policy, None, reason, False, np.nan, np.nan)
-        holds = arena.meets_limit(trial, later)
-        judged = summarize_policy_run(policy, trial, holds=holds, days=(earlier_days, later_days))
-        return replace(judged, reason=reason if holds else explain_missed_limit(arena, trial, later))
+        holds = replayed_jobs.meets_limit(run, later)
+        evaluated = summarize_policy_run(policy, run, holds=holds, days=(earlier_days, later_days))
+        return replace(evaluated, reason=reason if holds else explain_missed_limit(replayed_jobs, run, later))
 
-    today, judged_policies = judge(TODAY, arena.today), []
+    today, evaluated_policies = evaluate(TODAY, replayed_jobs.today), []
     for policy in list_requested_policies(scenario) if evaluation_day is not None else ():
         if (why_not := POLICIES[policy].find_obstacle(abilities, job_history.fleet)) is not None:
-            judged_policies.append(replace(judge(policy, None, why_not), performable=False))
+            evaluated_policies.append(replace(evaluate(policy, None, why_not), performable=False))
             continue
-        trial = POLICIES[policy].tune(tuning, policy)
-        judged_policies.append(judge(policy, trial, tuning.reasons.get(policy, EXCLUSION_REASON_BY_POLICY.get(policy))))
-    meeting = [judged for judged in judged_policies if judged.meets_limit]
+        run = POLICIES[policy].tune(tuning, policy)
+        evaluated_policies.append(
+            evaluate(policy, run, tuning.reasons.get(policy, EXCLUSION_REASON_BY_POLICY.get(policy)))
+        )
+    meeting = [evaluated for evaluated in evaluated_policies if evaluated.meets_limit]
     winner = today
-    cheapest = min(meeting, key=lambda judged: judged.training_hours, default=today)
+    cheapest = min(meeting, key=lambda evaluated: evaluated.training_hours, default=today)
     if cheapest.training_hours < (1 - COST_TIE_SHARE) * today.training_hours:
         max_hours = (1 + COST_TIE_SHARE) * cheapest.training_hours
-        winner = next(judged for judged in meeting if judged.training_hours <= max_hours)
-    return PolicyResults(scenario, job_history, inputs, arena, abilities, earlier, later, earlier_days, later_days,
-                   evaluation_day is not None, today, tuple(judged_policies), winner)  # fmt: skip
+        winner = next(evaluated for evaluated in meeting if evaluated.training_hours <= max_hours)
+    return PolicyResults(
+        scenario, job_history, inputs, replayed_jobs, abilities, earlier, later, earlier_days, later_days,
+        evaluation_day is not None, today, tuple(evaluated_policies), winner,
+    )  # fmt: skip
 
 
 @stage
@@ -578,9 +592,9 @@ def _fit_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], object] |
 def load_fitted_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None = None) -> PolicyResults:
     """Evaluate the policies of a scenario, or return them from memory, with a list of simulation runs of its own."""
     results = _fit_policies(scenario, tell)
-    arena = copy.copy(results.arena)
-    arena.trials = list(arena.trials)
-    return replace(results, scenario=scenario, arena=arena)
+    replayed_jobs = copy.copy(results.replayed_jobs)
+    replayed_jobs.runs = list(replayed_jobs.runs)
+    return replace(results, scenario=scenario, replayed_jobs=replayed_jobs)
 
 
 def explain_missed_limit(replayed_jobs: ReplayedJobs, run: PolicyRun, evaluated_jobs: Mask) -> str:

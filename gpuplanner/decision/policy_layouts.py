@@ -17,7 +17,7 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
-from gpuplanner.decision.policy_simulation import Knobs, PolicyRun, PolicySetting, partition_nodes
+from gpuplanner.decision.policy_simulation import PolicyRun, PolicySetting, SettingValues, partition_nodes
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs
 from gpuplanner.hardware.actuators import UNNEEDED_NODES_RETURNED, ActuatorAbilities
 from gpuplanner.hardware.gpu_models import GpuModel
@@ -309,8 +309,8 @@ def _keep_larger_layouts(planned: Sequence[str], today: Sequence[str], todays_na
 def keep_layouts(inputs: JobReplayInputs, policy: str, numbers: Sequence[int]) -> PolicySetting:
     """Make the setting of a policy that keeps some of today's nodes with their layouts."""
     fleet, layouts = partition_nodes(inputs, numbers, [[inputs.nodes.layouts[number]] for number in numbers])
-    knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
-    return PolicySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), knobs=knobs)
+    setting_values: SettingValues = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
+    return PolicySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), setting_values=setting_values)
 
 
 def choose_layouts_for_demand(gpu_model: GpuModel, wanted_instances: Mapping[str, float], gpus: int) -> list[str]:

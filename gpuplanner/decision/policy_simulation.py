@@ -39,7 +39,7 @@ MAX_MEMORY_BYTES = 256 << 20
 
 Mask = NDArray[np.bool_]
 """Array of bool that selects jobs or days."""
-Knobs = Mapping[str, float | int | str]
+SettingValues = Mapping[str, float | int | str]
 """Settings of a policy by name."""
 
 
@@ -53,7 +53,7 @@ class PolicySetting:
     - ``node_numbers``: Numbers of the nodes among today's.
     - ``switching``: Rule that powers nodes up and down; None: all stay on.
     - ``placement``: Nodes that are filled first.
-    - ``knobs``: Settings to show.
+    - ``setting_values``: Settings to show.
     """
 
     policy: str
@@ -63,7 +63,7 @@ class PolicySetting:
     node_numbers: tuple[int, ...]
     switching: NodeAutoscaling | None = None
     placement: str = "best"
-    knobs: Knobs = field(default_factory=dict)
+    setting_values: SettingValues = field(default_factory=dict)
 
     @property
     def total_gpus(self) -> int:
@@ -131,7 +131,7 @@ class ReplayedJobs:
         self.shifts_s[:, ~self.is_evaluated] = 0.0
         self.n_replays = FEW_REPLAYS if self.is_evaluated.sum() > MANY_JOBS else N_REPLAYS
         self.size, self.size_names = classify_job_sizes(inputs, self.is_evaluated)
-        self.trials: list[PolicyRun] = []
+        self.runs: list[PolicyRun] = []
         self._todays_minutes: dict[tuple[bytes, int], Floats] = {}
         self._job_groups_by_day: dict[bytes, list[list[NDArray[np.int64]]]] = {}
 
@@ -141,8 +141,10 @@ class ReplayedJobs:
         inputs = self.asked_jobs
         layouts = tuple((layouts,) for layouts in inputs.nodes.layouts)
         numbers = tuple(range(len(inputs.nodes.gpus)))
-        knobs: Knobs = {"gpus": inputs.nodes.total}
-        return self.simulate(PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, knobs=knobs))
+        setting_values: SettingValues = {"gpus": inputs.nodes.total}
+        return self.simulate(
+            PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, setting_values=setting_values)
+        )
 
     def simulate(
         self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None,
@@ -182,12 +184,12 @@ class ReplayedJobs:
         edges_s = [min(day * SECONDS_PER_DAY, inputs.observed_s) for day in range(days + 1)]
         node, since, until = (outcome.power_intervals[name].to_numpy() for name in ("node", "from_s", "until_s"))
         daily_gpu_hours = sum_gpu_hours(since, until, setting.fleet.gpus[node], edges_s)
-        # Of a hundred trials of many jobs, the allocations would be most of the memory; what they say is in the waits.
+        # Of a hundred runs of many jobs, the allocations would be most of the memory; what they say is in the waits.
         none = np.empty(0)
         outcome = replace(outcome, start_s=none, factor=none, allocations=outcome.allocations.clear())
-        trial = PolicyRun(setting, waited_s, started - self.arrival_s, daily_gpu_hours, outcome)
-        self.trials.append(trial)
-        return trial
+        run = PolicyRun(setting, waited_s, started - self.arrival_s, daily_gpu_hours, outcome)
+        self.runs.append(run)
+        return run
 
     def choose_placement(self, stated: str = "best") -> str:
         """Return the placement rule to simulate: ``lowest`` under Slurm, else the stated one.
@@ -281,7 +283,7 @@ class ReplayedJobs:
             for number in np.unique(day[job_mask]):
                 jobs = np.flatnonzero(job_mask & (day == number))
                 groups = [jobs[self.size[jobs] == size_number] for size_number in range(len(self.size_names))]
-                # A class of fewer than 40 jobs on one day is not judged by itself.
+                # A class of fewer than 40 jobs on one day is not evaluated by itself.
                 groups_by_day.append([jobs, *(group for group in groups if len(group) >= 40)])
             self._job_groups_by_day[key] = groups_by_day
         return self._job_groups_by_day[key]

@@ -73,19 +73,19 @@ class ObservedWaits:
 
     - ``waited_s``, shape (n_jobs,): Wait from eligibility to start, or to the end of the record [s].
     - ``group``, shape (n_jobs,): Number of tenant and size of each job.
-    - ``judged``, shape (n_jobs,): Jobs that count.
+    - ``is_evaluated``, shape (n_jobs,): Jobs that count.
     - ``latency_s``: Scheduler latency: a wait up to it is no queueing [s].
     """
 
     waited_s: Floats
     group: Ints
-    judged: NDArray[np.bool_]
+    is_evaluated: NDArray[np.bool_]
     latency_s: float = 60.0
 
     @property
     def has_queued_jobs(self) -> bool:
         """Whether enough jobs waited longer than the scheduler latency for a comparison."""
-        return int((self.waited_s[self.judged] > self.latency_s).sum()) >= MIN_WAITS_AT_LIMIT
+        return int((self.waited_s[self.is_evaluated] > self.latency_s).sum()) >= MIN_WAITS_AT_LIMIT
 
     def error(self, simulated_s: Floats, waited_s: Floats | None = None) -> float:
         """Sum over tenants and sizes of |simulated - observed waiting|, relative to all observed waiting.
@@ -104,8 +104,8 @@ class ObservedWaits:
         0.25
         """
         reference_s = self.waited_s if waited_s is None else waited_s
-        difference_s = np.bincount(self.group[self.judged], (simulated_s - reference_s)[self.judged])
-        return float(np.abs(difference_s).sum() / max(self.waited_s[self.judged].sum(), 1.0))
+        difference_s = np.bincount(self.group[self.is_evaluated], (simulated_s - reference_s)[self.is_evaluated])
+        return float(np.abs(difference_s).sum() / max(self.waited_s[self.is_evaluated].sum(), 1.0))
 
 
 def choose_queue_rule(

@@ -197,9 +197,9 @@ def compare_rules(scenario: Scenario, rules_before: SharingRules, rules_after: S
 
 def _compare_sides(scenario: Scenario, rules_before: SimulatedRules, rules_after: SimulatedRules) -> RulesComparison:
     """Simulate the jobs of a scenario under two sets of sharing rules, with notes on the accuracy."""
-    _, _, arena, _ = load_policy_simulation(scenario)
-    comparison = compare_rules_on_replay(arena, rules_before, rules_after)
-    notes = (_describe_agreement(arena), *comparison.notes)
+    _, _, replayed_jobs, _ = load_policy_simulation(scenario)
+    comparison = compare_rules_on_replay(replayed_jobs, rules_before, rules_after)
+    notes = (_describe_agreement(replayed_jobs), *comparison.notes)
     if scenario.pool is not None:
         notes = (*notes, f"Quotas count here for the GPUs of {scenario.pool} alone.")
     return replace(comparison, notes=notes)
@@ -248,7 +248,7 @@ def compare_rules_on_replay(
     inputs, requests = replayed_jobs.asked_jobs, replayed_jobs.make_requests(AS_TODAY)
     block_s, n_blocks, block_text = split_into_blocks(inputs.observed_s)
     jobs = pl.DataFrame({"team": team_of_jobs(inputs), "gpus": inputs.gpus_by_job(), "ready_s": requests.ready_s})
-    jobs = jobs.with_columns(judged=replayed_jobs.is_evaluated)
+    jobs = jobs.with_columns(is_evaluated=replayed_jobs.is_evaluated)
     names = sorted(set(jobs["team"]))
     size, size_names = classify_job_sizes(inputs, replayed_jobs.is_evaluated, min_jobs=1)
     sizes = pl.Series([size_names[number] for number in size.tolist()], dtype=pl.Enum(size_names))
@@ -488,7 +488,7 @@ def _list_waits_and_runs(jobs: pl.DataFrame, rows: Ints, outcome: SharedOutcome)
     )  # fmt: skip
     never = np.bincount(rows, np.isnan(outcome.end_s), jobs.height) > 0
     wait = pl.when(~pl.Series(never)).then(pl.Series(np.bincount(rows, outcome.queued_s, jobs.height)))
-    waits = jobs.with_columns(never=never, wait_s=wait).filter("judged").select(
+    waits = jobs.with_columns(never=never, wait_s=wait).filter("is_evaluated").select(
         "team", "job_size", "wait_s", "never", at_s="ready_s",
         waited=pl.col("wait_s") / SECONDS_PER_HOUR * pl.col("gpus"),
     )  # fmt: skip
@@ -600,18 +600,22 @@ def compare_placements(scenario: Scenario) -> pl.DataFrame:
     A row for each placement: ``jobs``, ``multi_node_jobs``, their ``slowdown`` (mean, weighted by GPU-hours),
     ``lost_gpu_hours`` a week, ``mean_wait_minutes`` of all jobs, and ``never_started``.
     """
-    job_history, _, arena, _ = load_policy_simulation(scenario)
+    job_history, _, replayed_jobs, _ = load_policy_simulation(scenario)
     rack, beyond = parse_gang_slowdowns(scenario.gang_slowdowns or "") or (1.0, 1.0)
-    network = NodeNetwork(node_domains(job_history, arena.asked_jobs.nodes.names), np.array([1.0, 1.0, rack, beyond]))
-    fleet = replace(arena.asked_jobs.fleet, network=network)
-    requests, evaluated = arena.make_requests(AS_TODAY), arena.is_evaluated
-    gpu_seconds = arena.asked_jobs.gpus_by_job() * requests.run_s
-    block_s, n_blocks, _ = split_into_blocks(arena.asked_jobs.observed_s)
+    network = NodeNetwork(
+        node_domains(job_history, replayed_jobs.asked_jobs.nodes.names), np.array([1.0, 1.0, rack, beyond])
+    )
+    fleet = replace(replayed_jobs.asked_jobs.fleet, network=network)
+    requests, evaluated = replayed_jobs.make_requests(AS_TODAY), replayed_jobs.is_evaluated
+    gpu_seconds = replayed_jobs.asked_jobs.gpus_by_job() * requests.run_s
+    block_s, n_blocks, _ = split_into_blocks(replayed_jobs.asked_jobs.observed_s)
     rows: list[dict[str, Any]] = []
     for rule, name in PLACEMENT_NAMES.items():
-        outcome = simulate_once(requests, fleet, queue=arena.queue, placement=rule, larger=arena.larger_profiles)
+        outcome = simulate_once(
+            requests, fleet, queue=replayed_jobs.queue, placement=rule, larger=replayed_jobs.larger_profiles
+        )
         started = ~np.isnan(outcome.start_s)
-        wait_s = np.where(started, outcome.start_s, arena.asked_jobs.observed_s) - requests.ready_s
+        wait_s = np.where(started, outcome.start_s, replayed_jobs.asked_jobs.observed_s) - requests.ready_s
         is_wide = evaluated & started & (requests.nodes > 1)
         factor = np.nan_to_num(outcome.factor, nan=1.0)
         lost_gpu_hours = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR

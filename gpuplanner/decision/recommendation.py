@@ -81,9 +81,9 @@ from gpuplanner.decision.policy_comparison import (
 )
 from gpuplanner.decision.policy_layouts import FleetRules, assign_layouts, keep_layouts, make_fleet_rules, rank_nodes
 from gpuplanner.decision.policy_simulation import (
-    Knobs,
     PolicyRun,
     PolicySetting,
+    SettingValues,
     find_servable_requests,
     partition_nodes,
 )
@@ -111,14 +111,14 @@ class DecisionBasis:
     """Decision with its evidence; None where nothing could be simulated.
 
     - ``decision``: The decision.
-    - ``contest``: Policies simulated on the same jobs, and the winner.
+    - ``policy_results``: Policies simulated on the same jobs, and the winner.
     - ``recommendation``: Recommendation of the wait model.
     - ``curve``: The wait curve; empty where there is no recommendation.
     - ``rules``: Rules of the recommended policy.
     """
 
     decision: Decision
-    contest: PolicyResults | None = None
+    policy_results: PolicyResults | None = None
     recommendation: Recommendation | None = None
     curve: tuple[CurvePoint, ...] = ()
     rules: FleetRules | None = None
@@ -129,7 +129,7 @@ class CourseOfAction:
     """Measures to take, and the fleet that results.
 
     - ``measures``: Measures, in order.
-    - ``policy``, ``trial``: Policy of the resulting fleet, and its simulation.
+    - ``policy``, ``run``: Policy of the resulting fleet, and its simulation.
     - ``gpus``, ``gpus_mean``: GPUs provisioned at most, and on average.
     - ``layouts``: GPUs by MIG layout.
     - ``saving``: Capacity freed.
@@ -137,7 +137,7 @@ class CourseOfAction:
 
     measures: tuple[Measure, ...]
     policy: str
-    trial: PolicyRun
+    run: PolicyRun
     gpus: int
     gpus_mean: float
     layouts: tuple[LayoutOnNodes, ...]
@@ -162,19 +162,19 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
         return DecisionBasis(make_correction_decision(scenario, correction))
     if (reason := find_simulation_obstacle(scenario)) is not None:
         return DecisionBasis(make_empty_decision(scenario, reason))
-    policy_contest = load_fitted_policies(scenario, tell)
+    policy_results = load_fitted_policies(scenario, tell)
     recommendation, curve = recommend_from_waits(without_policies(scenario))
-    course = sized_course = plan_todays_nodes(policy_contest, recommendation)
+    course = sized_course = plan_todays_nodes(policy_results, recommendation)
     # Nodes are not powered down if growth will exhaust the capacity soon.
     if recommendation.action in ("keep", "release") and not recommendation.late_sizes and not recommendation.order_gpus:
-        larger, course = _power_down_idle_nodes(policy_contest, recommendation)
+        larger, course = _power_down_idle_nodes(policy_results, recommendation)
         if larger is not recommendation:
             recommendation, curve = larger, tuple(simulate_wait_curve(larger.model, larger))
-            sized_course = plan_todays_nodes(policy_contest, larger)
-    decision = build_decision(policy_contest, recommendation, course, curve)
-    policy_contest = replace_with_recommended(policy_contest, recommendation, sized_course, course)
-    rules = make_fleet_rules(policy_contest.asked_jobs, course.trial, policy_contest.abilities, course.policy)
-    return DecisionBasis(decision, policy_contest, recommendation, curve, rules)
+            sized_course = plan_todays_nodes(policy_results, larger)
+    decision = build_decision(policy_results, recommendation, course, curve)
+    policy_results = replace_with_recommended(policy_results, recommendation, sized_course, course)
+    rules = make_fleet_rules(policy_results.asked_jobs, course.run, policy_results.abilities, course.policy)
+    return DecisionBasis(decision, policy_results, recommendation, curve, rules)
 
 
 def replace_with_recommended(
@@ -196,24 +196,26 @@ def replace_with_recommended(
     course : CourseOfAction
         The chosen course of action.
     """
-    arena = policy_results.arena
+    replayed_jobs = policy_results.replayed_jobs
     later = policy_results.evaluation_jobs
     days = (policy_results.training_days, policy_results.evaluation_days)
-    results, winner = {result.policy: result for result in policy_results.judged_policies}, policy_results.winner
-    if winner.trial is not None and recommendation.late_sizes:
+    results, winner = {result.policy: result for result in policy_results.evaluated_policies}, policy_results.winner
+    if winner.run is not None and recommendation.late_sizes:
         why_not = f"not applied while jobs on {', '.join(recommendation.late_sizes)} miss the wait target"
         results |= {name: replace(winner, reason=why_not) for name in results if name == winner.policy}
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue
         is_sized = candidate is sized_course  # by the wait limits, even where waits by size are not shown
-        holds = is_sized or arena.meets_limit(candidate.trial, later)  # the record of the sized one states its misses
+        holds = is_sized or replayed_jobs.meets_limit(
+            candidate.run, later
+        )  # the record of the sized one states its misses
         reason = None if holds else "a job size waits longer than its limit and than today"
-        winner = summarize_policy_run(candidate.policy, candidate.trial, holds=holds, days=days)
+        winner = summarize_policy_run(candidate.policy, candidate.run, holds=holds, days=days)
         winner = replace(winner, service=recommendation.service if is_sized else (), reason=reason)
         results[candidate.policy] = winner
     order = [name for name in POLICY_NAMES if name in results]
-    return replace(policy_results, judged_policies=tuple(results[name] for name in order), winner=winner)
+    return replace(policy_results, evaluated_policies=tuple(results[name] for name in order), winner=winner)
 
 
 def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitModel:
@@ -222,7 +224,7 @@ def build_wait_model(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitMode
     if not servable.all():
         rows = np.flatnonzero(servable)
         inputs, waits = take_jobs(inputs, waits, rows, np.zeros(len(rows)))
-    return WaitModel(inputs, waits, *classify_job_sizes(inputs, waits.judged))
+    return WaitModel(inputs, waits, *classify_job_sizes(inputs, waits.is_evaluated))
 
 
 def without_policies(scenario: Scenario) -> Scenario:
@@ -283,8 +285,8 @@ class RecommendationRecord(RecommendedMeasures):
 @stage
 def load_wait_model(scenario: Scenario) -> tuple[WaitModel, FittedGrowth, float]:
     """Build the wait model of a scenario, with the growth and the share of jobs that share GPUs without MIG [0-1]."""
-    job_history, inputs, arena, _ = load_policy_simulation(scenario)
-    model = build_wait_model(inputs, arena.waits)
+    job_history, inputs, replayed_jobs, _ = load_policy_simulation(scenario)
+    model = build_wait_model(inputs, replayed_jobs.waits)
     growth = fit_submitted_growth(job_history)
     if scenario.growth_per_week is not None:
         growth = state_growth(scenario.growth_per_week)
@@ -415,20 +417,22 @@ def build_decision(
         telemetry_matched_gpu_hours=matched_gpu_hours(results.job_history.trace),
         today_mean_minutes=mean[0], recommended_mean_minutes=mean[1],
     )  # fmt: skip
-    return add_texts(decision, results, recommendation, course.trial, curve)
+    return add_texts(decision, results, recommendation, course.run, curve)
 
 
 def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) -> CourseOfAction:
     """Apply the recommendation to today's nodes, all of them powered on, and simulate the resulting fleet."""
-    inputs, arena, action = results.asked_jobs, results.arena, recommendation.action
+    inputs, replayed_jobs, action = results.asked_jobs, results.replayed_jobs, recommendation.action
     fleet = inputs.nodes.total
     if action in PARTITION_ACTIONS:
-        policy, trial = MIG_STATIC, arena.simulate(_partition_as_recommended(inputs, recommendation))
-        layouts = _list_layouts(inputs, trial)
+        policy, run = MIG_STATIC, replayed_jobs.simulate(_partition_as_recommended(inputs, recommendation))
+        layouts = _list_layouts(inputs, run)
     else:
         kept_nodes = _list_kept_nodes(recommendation.pools, recommendation.units)
         policy = TODAY if len(kept_nodes) == len(inputs.nodes.gpus) else FEWER_NODES
-        trial = arena.today if policy == TODAY else arena.simulate(keep_layouts(inputs, policy, kept_nodes))
+        run = (
+            replayed_jobs.today if policy == TODAY else replayed_jobs.simulate(keep_layouts(inputs, policy, kept_nodes))
+        )
         layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
     gpus = sum(layout.gpus for layout in layouts)
     if recommendation.gpus > fleet:
@@ -441,23 +445,23 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
     nothing = Saving(None, reason="no GPU is released or powered down")
     saving = Saving(freed, freed, freed) if freed else nothing
     measures = (*recommendation.measures[:-1], *(replace(last, gpus=gpus) for last in recommendation.measures[-1:]))
-    return CourseOfAction(measures, policy, trial, gpus, float(gpus), layouts, saving)
+    return CourseOfAction(measures, policy, run, gpus, float(gpus), layouts, saving)
 
 
 def _power_down_idle_nodes(
     results: PolicyResults, recommendation: Recommendation
 ) -> tuple[Recommendation, CourseOfAction]:
     """Add the winning policy to the recommendation, if it saves clearly more."""
-    winner, inputs, arena = results.winner, results.asked_jobs, results.arena
+    winner, inputs, replayed_jobs = results.winner, results.asked_jobs, results.replayed_jobs
     course, fleet = plan_todays_nodes(results, recommendation), inputs.nodes.total
-    if winner.trial is None or winner.policy not in ACTION_BY_IDLE_POLICY:
+    if winner.run is None or winner.policy not in ACTION_BY_IDLE_POLICY:
         return recommendation, course
-    extra_units, trial = 0, winner.trial
+    extra_units, run = 0, winner.run
     if winner.policy != MIG_DYNAMIC:
-        if (fitted := _fit_policy_on_kept_nodes(results, trial, recommendation)) is None:
+        if (fitted := _fit_policy_on_kept_nodes(results, run, recommendation)) is None:
             return recommendation, course
-        extra_units, trial = fitted
-    saving = _estimate_saving(results, trial)
+        extra_units, run = fitted
+    saving = _estimate_saving(results, run)
     gained = (saving.value or 0.0) - (course.saving.value or 0.0)
     if (saving.low or 0.0) <= 0 or gained < MIN_EXTRA_SAVING_FRACTION * fleet * HOURS_PER_WEEK:
         return recommendation, course
@@ -466,7 +470,7 @@ def _power_down_idle_nodes(
         model, growth = recommendation.model, recommendation.growth
         recommendation = recommend(model, target, growth, lead_days=days, extra_units=extra_units)
         course = plan_todays_nodes(results, recommendation)
-    gpus, mean = min(arena.peak_gpus(trial), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
+    gpus, mean = min(replayed_jobs.peak_gpus(run), course.gpus), fleet - (saving.value or 0.0) / HOURS_PER_WEEK
     text = {
         POWER_DOWN_IDLE: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
         MIG_DYNAMIC: "Partition GPUs on demand",
@@ -474,8 +478,8 @@ def _power_down_idle_nodes(
     text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
     condition = "after release" if course.measures else None
     measure = Measure(ACTION_BY_IDLE_POLICY[winner.policy], text, gpus, condition)
-    layouts = _list_layouts(inputs, trial, gpus)
-    course = CourseOfAction((*course.measures, measure), winner.policy, trial, gpus, mean, layouts, saving)
+    layouts = _list_layouts(inputs, run, gpus)
+    course = CourseOfAction((*course.measures, measure), winner.policy, run, gpus, mean, layouts, saving)
     return recommendation, course
 
 
@@ -491,7 +495,7 @@ def _fit_policy_on_kept_nodes(
     tuple of int and PolicyRun, or None
         Number of added units and the simulation; None where no setting meets the limit.
     """
-    tuning = TuningJobs(results.arena, results.training_jobs, results.training_days, results.abilities)
+    tuning = TuningJobs(results.replayed_jobs, results.training_jobs, results.training_days, results.abilities)
     pools, units = recommendation.pools, recommendation.units
     max_extra_units = sum(pool.today for pool in pools) - sum(units)
     fitted: list[tuple[int, PolicyRun, float]] = []
@@ -499,7 +503,7 @@ def _fit_policy_on_kept_nodes(
         numbers = _list_kept_nodes(pools, add_kept_units(pools, units, extra_units))
         tried = tuning.try_settings(tuning.list_settings_on_nodes(run.setting, numbers))
         best = tuning.choose_cheapest(run.setting.policy, tried)
-        if best is not None and results.arena.meets_limit(best, results.evaluation_jobs):
+        if best is not None and results.replayed_jobs.meets_limit(best, results.evaluation_jobs):
             fitted.append((extra_units, best, _estimate_saving(results, best).value or 0.0))
     most_saved = max((saved for *_, saved in fitted), default=0.0)
     enough = most_saved - MIN_EXTRA_SAVING_FRACTION * results.asked_jobs.nodes.total * HOURS_PER_WEEK
@@ -523,13 +527,13 @@ def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommend
     layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), wanted)
     kept = list(layouts)
     fleet, named = partition_nodes(inputs, kept, [[layouts[number]] for number in kept])
-    knobs: Knobs = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
-    return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), knobs=knobs)
+    setting_values: SettingValues = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
+    return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), setting_values=setting_values)
 
 
 def _estimate_saving(results: PolicyResults, run: PolicyRun) -> Saving:
     """Estimate the GPU-hours a week that a policy saves over today, with its 90 % interval and the weeks evaluated."""
-    saved = results.arena.today.daily_gpu_hours - run.daily_gpu_hours
+    saved = results.replayed_jobs.today.daily_gpu_hours - run.daily_gpu_hours
     value, low, high = estimate_weekly_saving(
         saved[results.training_days], float(results.asked_jobs.nodes.total * HOURS_PER_WEEK)
     )

@@ -437,7 +437,7 @@ class WatchState:
     - ``gpus``, ``nodes``: GPUs of the fleet, and of each node.
     - ``looks``, ``packs``, ``failures``: Evaluations, change bundles written, and failed evaluations.
     - ``gain``, ``chance``: Gain of the last plan [GPU h], and the probability that it pays off.
-    - ``judged``, ``realised``, ``regret``: Scored evaluations, realised gain of bundles, and regret [GPU h].
+    - ``evaluated``, ``realised``, ``regret``: Scored evaluations, realised gain of bundles, and regret [GPU h].
     - ``pack_at``: Time of the last change bundle.
     - ``sentence``: Result of the last evaluation.
     - ``past``: Earlier evaluations.
@@ -452,7 +452,7 @@ class WatchState:
     failures: int = 0
     gain: float = 0.0
     chance: float = 0.0
-    judged: int = 0
+    evaluated: int = 0
     realised: float = 0.0
     regret: float = 0.0
     pack_at: str = ""
@@ -469,7 +469,7 @@ class WatchState:
             "failures_total": ("counter", self.failures, "Evaluations and imports that failed."),
             "gain_gpu_hours": ("gauge", self.gain, "Gain of the last plan over today's fleet."),
             "chance_ratio": ("gauge", self.chance, "Probability that the last plan pays off."),
-            "judged_total": ("counter", self.judged, "Evaluations whose period is over."),
+            "evaluated_total": ("counter", self.evaluated, "Evaluations whose period is over."),
             "realised_gpu_hours": ("gauge", self.realised, "Realised gain of the change bundles."),
             "regret_gpu_hours_total": ("counter", self.regret, "Regret against the best plan in hindsight."),
             "jobs_to_move": ("gauge", len(self.jobs), "Running jobs that outgrow their instance."),
@@ -513,13 +513,13 @@ class WatchState:
             for run in self.past
             if run.at != at
         ]
-        newly_judged = [run for run in past if run.at in outcomes]
+        newly_evaluated = [run for run in past if run.at in outcomes]
         return replace(
             self, data=data, at=at, gpus=gpus, looks=self.looks + 1, packs=self.packs + evaluation.justified,
             gain=gain, chance=chance, sentence=sentence, pack_at=at if evaluation.justified else self.pack_at,
-            judged=self.judged + len(newly_judged),
-            realised=round(self.realised + sum(run.realised or 0.0 for run in newly_judged if run.pack), 6),
-            regret=round(self.regret + sum(run.regret or 0.0 for run in newly_judged), 6),
+            evaluated=self.evaluated + len(newly_evaluated),
+            realised=round(self.realised + sum(run.realised or 0.0 for run in newly_evaluated if run.pack), 6),
+            regret=round(self.regret + sum(run.regret or 0.0 for run in newly_evaluated), 6),
             # Only the last 400 evaluations are listed; the sums include all.
             past=(*past, PastEvaluation(at, evaluation.justified, gain, chance, slots=evaluation.slots))[-400:],
             nodes=evaluation.nodes,

@@ -433,7 +433,7 @@ def _end_preempted_attempts(jobs: pl.DataFrame, start: Floats, stop: Floats) -> 
 
 
 def classify_job_sizes(
-    inputs: JobReplayInputs, judged: NDArray[np.bool_], min_jobs: int = MIN_JOBS_PER_SIZE
+    inputs: JobReplayInputs, is_evaluated: NDArray[np.bool_], min_jobs: int = MIN_JOBS_PER_SIZE
 ) -> tuple[Ints, tuple[str, ...]]:
     """Classify jobs by requested size: MIG profiles by memory, then full GPUs.
 
@@ -444,7 +444,7 @@ def classify_job_sizes(
     ----------
     inputs : JobReplayInputs
         The jobs.
-    judged : array of bool, shape (n_jobs,)
+    is_evaluated : array of bool, shape (n_jobs,)
         Jobs that are evaluated.
     min_jobs : int
         Fewest evaluated jobs of a class.
@@ -465,11 +465,11 @@ def classify_job_sizes(
     whole = len(profiles) - 1 + np.digitize(requests.total, [max_gpus + 1 for max_gpus in MAX_GPUS_OF_JOB_SIZES])
     number = np.where(on_instance, requests.profile - 1, whole)
     names = [*profiles[1:], *JOB_SIZE_LABELS]
-    return merge_small_classes(number, names, len(profiles) - 1, judged, min_jobs)
+    return merge_small_classes(number, names, len(profiles) - 1, is_evaluated, min_jobs)
 
 
 def merge_small_classes(
-    number: Ints, names: Sequence[str], n_profiles: int, judged: NDArray[np.bool_], min_jobs: int
+    number: Ints, names: Sequence[str], n_profiles: int, is_evaluated: NDArray[np.bool_], min_jobs: int
 ) -> tuple[Ints, tuple[str, ...]]:
     """Merge classes of few jobs with their neighbours of the same kind.
 
@@ -481,7 +481,7 @@ def merge_small_classes(
         Names of the classes, profiles first.
     n_profiles : int
         How many of them are profiles.
-    judged : array of bool, shape (n_jobs,)
+    is_evaluated : array of bool, shape (n_jobs,)
         Jobs that are evaluated.
     min_jobs : int
         Fewest evaluated jobs of a class.
@@ -498,7 +498,7 @@ def merge_small_classes(
     >>> names, np.bincount(of).tolist()
     (('1 GPU', '2-8 GPUs'), [30, 30])
     """
-    counts = np.bincount(number[judged], minlength=len(names))
+    counts = np.bincount(number[is_evaluated], minlength=len(names))
     is_present = np.bincount(number, minlength=len(names)) > 0
     groups: list[list[int]] = []
     for first, last in ((0, n_profiles), (n_profiles, len(names))):

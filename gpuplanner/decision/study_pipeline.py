@@ -540,11 +540,11 @@ def _describe_demand_mismatch(scenario: Scenario, comparison: Comparison) -> lis
     if comparison.today is None or comparison.today.busy_gpu_hours is None:
         return []
     span = scenario.horizon_intervals * scenario.interval_hours / HOURS_PER_WEEK
-    expected, judged = expected_gpu_hours(scenario) / span, comparison.today.busy_gpu_hours
-    if 1 / MAX_DEMAND_RATIO <= (judged + 1) / (expected + 1) <= MAX_DEMAND_RATIO:
+    expected, evaluated = expected_gpu_hours(scenario) / span, comparison.today.busy_gpu_hours
+    if 1 / MAX_DEMAND_RATIO <= (evaluated + 1) / (expected + 1) <= MAX_DEMAND_RATIO:
         return []
     return [
         f"The forecast expects {expected:,.0f} GPU-hours of work a week, the evaluation window has "
-        f"{judged:,.0f}: demand is not steady, and past results may not apply to the weeks ahead. "
+        f"{evaluated:,.0f}: demand is not steady, and past results may not apply to the weeks ahead. "
         "Plan from a month with similar demand."
     ]

@@ -265,11 +265,11 @@ def assess_fairness(scenario: Scenario) -> Fairness:
 
     Where the source has no starts, they are simulated on today's fleet from the arrivals.
     """
-    job_history, inputs, arena, _ = load_policy_simulation(scenario)
+    job_history, inputs, replayed_jobs, _ = load_policy_simulation(scenario)
     rules = read_sharing_rules(scenario, job_history)
     start, end, basis = inputs.start_s, inputs.end_s, "job starts as observed"
     period = f", {day_text(inputs.replay_start)} to {last_day_text(inputs.end.isoformat())}"
-    seconds = arena.waits.seconds * arena.waits.judged[:, None]
+    seconds = replayed_jobs.waits.seconds * replayed_jobs.waits.is_evaluated[:, None]
     if inputs.starts_assumed:
         requests = inputs.requests
         start = simulate_requests(requests, inputs.fleet, queue=scenario.queue).start_s

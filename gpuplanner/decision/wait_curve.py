@@ -204,7 +204,7 @@ class WaitModel:
     @property
     def sizes(self) -> list[int]:
         """Numbers of the job sizes with evaluated jobs."""
-        numbers: list[int] = np.unique(self.size_of_job[self.waits.judged]).tolist()
+        numbers: list[int] = np.unique(self.size_of_job[self.waits.is_evaluated]).tolist()
         return numbers
 
     @property
@@ -284,9 +284,9 @@ class WaitModel:
             waits_s = self.replay_waits(fleet, replay, keep=fleet is self.inputs.fleet)
         else:
             waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
-        judged, size = self.waits.judged[rows], self.size_of_job[rows]
+        is_evaluated, size = self.waits.is_evaluated[rows], self.size_of_job[rows]
         completion_s = self.completion_s(rows, waits_s)
-        sizes = [judged & (size == number) for number in self.sizes]
+        sizes = [is_evaluated & (size == number) for number in self.sizes]
         p95_s = [wait_p95(waits_s[of_size]) for of_size in sizes]
         # A resampled record may lack the jobs of a size.
         mean_s = [float(completion_s[of_size].mean()) if of_size.any() else np.nan for of_size in sizes]
@@ -301,10 +301,10 @@ class WaitModel:
         key, waits, seen_s = (row, load), self.waits, self.inputs.observed_s
         if np.ndim(load) == 0 and key in self.kept:
             return self.kept[key]  # type: ignore[no-any-return]
-        rows, arrival_s = scale_load(waits.arrival_s, ~waits.judged, load, seen_s)
+        rows, arrival_s = scale_load(waits.arrival_s, ~waits.is_evaluated, load, seen_s)
         if row:
             rng = np.random.default_rng(99 + row)
-            drawn, arrival_s = draw_record(arrival_s, ~waits.judged[rows], seen_s, rng)
+            drawn, arrival_s = draw_record(arrival_s, ~waits.is_evaluated[rows], seen_s, rng)
             rows = rows[drawn]
         if np.ndim(load) == 0 and len(rows) <= MANY_JOBS:
             self.kept[key] = rows, arrival_s
@@ -342,7 +342,7 @@ class WaitModel:
         waits, team_and_size = self.waits, self.waits.queue.tenant * len(self.size_names) + self.size_of_job
         replays = [self.replay_waits(self.inputs.fleet, number) for number in range(CURVE_RUNS)]
         simulated_s = np.minimum(np.mean(replays, axis=0), self.inputs.observed_s)
-        return ObservedWaits(waits.waited_s, team_and_size, waits.judged).error(simulated_s)
+        return ObservedWaits(waits.waited_s, team_and_size, waits.is_evaluated).error(simulated_s)
 
 
 def _fleet_key(fleet: NodeFleet) -> tuple[bytes, bytes]:
@@ -358,7 +358,7 @@ def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
     drawn = [np.bincount(rng.integers(0, days, days), minlength=days) for _ in range(200)]
     late = []
     for number in model.sizes:
-        rows_of_size = np.flatnonzero(waits.judged & (model.size_of_job == number))
+        rows_of_size = np.flatnonzero(waits.is_evaluated & (model.size_of_job == number))
         order = rows_of_size[np.argsort(waits.waited_s[rows_of_size])]
         over = []
         for times in drawn:
@@ -372,7 +372,7 @@ def find_late_sizes(model: WaitModel, target: WaitTarget) -> list[int]:
 
 def sum_cause_hours(model: WaitModel, sizes: list[int]) -> dict[str, float]:
     """Sum the waiting of jobs of these sizes by cause [h]; waiting behind others counts to their causes."""
-    is_counted = model.waits.judged & np.isin(model.size_of_job, sizes)
+    is_counted = model.waits.is_evaluated & np.isin(model.size_of_job, sizes)
     hours = dict(zip(CAUSES, (model.waits.seconds[is_counted].sum(axis=0) / 3600).tolist(), strict=True))
     behind, capacity_hours = hours.pop(CAUSES[QUEUED_BEHIND]), sum(hours[cause] for cause in CAPACITY_CAUSES)
     for cause in CAPACITY_CAUSES:
@@ -608,7 +608,7 @@ CURVE_FLEET_FACTORS = tuple(np.linspace(0.5, 2.0, 12).tolist())
 def replay_fleet(model: WaitModel, fleet: NodeFleet) -> list[Floats]:
     """Simulate the wait of each job [s] in the replays of the record; in only one where the queue hardly empties."""
     first_s = model.replay_waits(fleet)
-    saturated = wait_p95(first_s[model.waits.judged]) > SATURATED_S
+    saturated = wait_p95(first_s[model.waits.is_evaluated]) > SATURATED_S
     return [first_s, *(model.replay_waits(fleet, number) for number in range(1, 1 if saturated else CURVE_RUNS))]
 
 
@@ -640,7 +640,7 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
         hours = gpus * seen_s / SECONDS_PER_HOUR
         for position, number in enumerate(model.sizes):
-            of_size = model.waits.judged & (model.size_of_job == number)
+            of_size = model.waits.is_evaluated & (model.size_of_job == number)
             p95, mean = ([f(waits[of_size]) for waits in replays] for f in (wait_p95, np.mean))
             completions = [model.completion_s(np.flatnonzero(of_size), waits[of_size]).mean() for waits in replays]
             medians = (np.median(values) / SECONDS_PER_MINUTE for values in (p95, mean, completions))
@@ -716,7 +716,7 @@ def find_best_layout(model: WaitModel) -> dict[str, int] | None:
     inputs, waits = model.inputs, model.waits
     gpu_model, fleet, per_node = inputs.gpu_model, inputs.fleet, inputs.node_gpus
     total = int(inputs.nodes.total)
-    used = np.unique(inputs.requests.profile[waits.judged]).tolist()
+    used = np.unique(inputs.requests.profile[waits.is_evaluated]).tolist()
     if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
         return None
     costs: list[Floats] = []
@@ -746,14 +746,14 @@ def wait_hours_by_gpus(model: WaitModel, profile: int, max_gpus: int, instances:
     """
     inputs, waits = model.inputs, model.waits
     rows: Ints = np.flatnonzero(inputs.requests.profile == profile)
-    judged = waits.judged[rows]
+    is_evaluated = waits.is_evaluated[rows]
     hours = np.full(max_gpus + 1, np.inf)
     for gpus in range(1, max_gpus + 1):
         fleet = uniform_fleet(inputs.fleet, profile, gpus, instances, per_node)
         waited = simulate_waits(inputs, waits, fleet, rows, waits.arrival_s[rows])
-        if np.isinf(waited[judged]).any():
+        if np.isinf(waited[is_evaluated]).any():
             continue  # a job never starts
-        hours[gpus] = waited[judged].sum() / 3600
+        hours[gpus] = waited[is_evaluated].sum() / 3600
         # Once jobs hardly wait, more GPUs of that profile are not simulated.
         if hours[gpus] < 0.01:
             hours[gpus:] = hours[gpus]

@@ -687,7 +687,7 @@ FORECAST_MIX_TEXT = (
 def study_notes(study: Study) -> Mapping[str, str]:
     """Collect the notes of a workbook by heading: decision, period, baseline, price, sources and version."""
     price, source_facts = study.provenance.price, study.provenance.source_facts
-    window = (study.comparison.judged_from, study.comparison.judged_to)
+    window = (study.comparison.evaluated_from, study.comparison.evaluated_to)
     evaluation = period_text(window[0], window[1]) if window[0] and window[1] else "none"
     changed_fields = [f"{name} = {value}" for name, (_, value) in Scenario().diff(study.scenario).items()]
     return {

@@ -696,7 +696,7 @@ def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None
         "runs": f"{watch_state.looks:,}",
         "change bundles written": f"{watch_state.packs:,}",
         "failed runs": f"{watch_state.failures:,}",
-        "evaluated runs": f"{watch_state.judged:,}",
+        "evaluated runs": f"{watch_state.evaluated:,}",
         "realised gain of their change bundles": f"{watch_state.realised:,.0f} GPU-hours",
         "regret of their recommendations against hindsight": f"{watch_state.regret:,.0f} GPU-hours",
     }

@@ -427,9 +427,9 @@ def _months_to_exhaustion(comparison: Comparison) -> str | None:
     exhaustion = comparison.exhaustion
     if comparison.headroom is not None and comparison.headroom.factor < 1.0:
         return "0"
-    if exhaustion.date is None or comparison.judged_to is None:
+    if exhaustion.date is None or comparison.evaluated_to is None:
         return None if exhaustion.probability is None else "12+"
-    days = (date.fromisoformat(exhaustion.date) - date.fromisoformat(comparison.judged_to[:10])).days
+    days = (date.fromisoformat(exhaustion.date) - date.fromisoformat(comparison.evaluated_to[:10])).days
     return f"{max(days, 0) / MEAN_DAYS_PER_MONTH:.0f}"
 
 

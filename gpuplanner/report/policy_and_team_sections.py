@@ -599,13 +599,13 @@ def _name_policies(frame: pl.DataFrame) -> pl.DataFrame:
 
 def _describe_windows(comparison: Comparison, *, split: bool = True) -> str:
     """Describe the training and evaluation windows of a comparison, or its period where they are the same."""
-    if comparison.tuned_from is None or comparison.judged_from is None or comparison.judged_to is None:
+    if comparison.tuned_from is None or comparison.evaluated_from is None or comparison.evaluated_to is None:
         return "nothing was simulated"
-    training, evaluation = map(day_text, (comparison.tuned_from, comparison.judged_from))
-    last_day = last_day_text(comparison.judged_to)
+    training, evaluation = map(day_text, (comparison.tuned_from, comparison.evaluated_from))
+    last_day = last_day_text(comparison.evaluated_to)
     if not split or training == evaluation:
         return f"{training} to {last_day}"
-    hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.judged_from)}"
+    hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.evaluated_from)}"
     return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 
 

@@ -49,8 +49,8 @@ def answered(tmp_path_factory):
 
 
 def near(gpus: int, right: int, answer: DecisionBasis) -> bool:
-    assert answer.contest is not None
-    return abs(gpus - right) <= max(0.1 * right, answer.contest.asked_jobs.node_gpus)
+    assert answer.policy_results is not None
+    return abs(gpus - right) <= max(0.1 * right, answer.policy_results.asked_jobs.node_gpus)
 
 
 @pytest.mark.parametrize("name", WORLDS)
@@ -65,8 +65,8 @@ def test_limits_that_bind_are_named_to_the_number_with_and_without_their_stateme
     for assoc in (True, False):
         answer, truth = answered("d", assoc=assoc)
         assert answer.decision.action == "raise_limit"
-        found = answer.contest
-        named = {one.tenant: one.gpus for one in sum_waits(found.asked_jobs, found.arena.waits).limits}
+        found = answer.policy_results
+        named = {one.tenant: one.gpus for one in sum_waits(found.asked_jobs, found.replayed_jobs.waits).limits}
         stated = truth["planted"]["tenant_limits"]
         assert len(named) >= len(stated) - 1
         assert all(stated[tenant] == gpus for tenant, gpus in named.items())
@@ -77,7 +77,7 @@ def test_the_gap_between_an_end_and_the_next_start_changes_nothing(answered, nam
     answers = [answered(name, gap=gap)[0] for gap in (0, 2, 30)]
     assert len({one.decision.action for one in answers}) == 1
     gpus = [one.decision.gpus for one in answers]
-    assert max(gpus) - min(gpus) <= answers[0].contest.asked_jobs.node_gpus
+    assert max(gpus) - min(gpus) <= answers[0].policy_results.asked_jobs.node_gpus
 
 
 @pytest.mark.parametrize("name", ["a", "b", "c", "f"])
@@ -95,7 +95,7 @@ def test_causes_are_those_of_the_truth(answered, name):
     """Nine tenths of the waiting have the cause that the simulator's own state says."""
     answer, truth = answered(name)
     waits = answer.recommendation.model.waits
-    ours = dict(zip(CAUSES, waits.seconds[waits.judged].sum(axis=0), strict=True))
+    ours = dict(zip(CAUSES, waits.seconds[waits.is_evaluated].sum(axis=0), strict=True))
     right = truth["causes"]["all"]["job_seconds"]
     if sum(right.values()) > 3600:
         alike = sum(min(ours[cause], seconds) for cause, seconds in right.items())

@@ -43,16 +43,18 @@ def test_todays_fleet_is_late_for_nobody_where_a_trace_names_nodes(name, ingeste
 
 def causes_add_up(scenario: Scenario) -> None:
     """Hold the causes of waiting against what jobs waited, by job and by every way to sum them."""
-    asked, arena = load_policy_simulation(scenario)[1:3]
-    judged, waits = arena.waits.judged, arena.waits
+    asked, replayed_jobs = load_policy_simulation(scenario)[1:3]
+    is_evaluated, waits = replayed_jobs.waits.is_evaluated, replayed_jobs.waits
     found = sum_waits(asked, waits)
-    waited_h = waits.waited_s[judged].sum() / SECONDS_PER_HOUR
+    waited_h = waits.waited_s[is_evaluated].sum() / SECONDS_PER_HOUR
     assert (waits.seconds >= 0.0).all()
-    assert waits.seconds[judged].sum(axis=1) == pytest.approx(np.maximum(waits.waited_s[judged], 0.0), abs=1e-3)
+    assert waits.seconds[is_evaluated].sum(axis=1) == pytest.approx(
+        np.maximum(waits.waited_s[is_evaluated], 0.0), abs=1e-3
+    )
     for rows in (found.causes.job_size, found.causes.team, found.causes.partition):
-        assert sum(row.jobs for row in rows) == judged.sum()
+        assert sum(row.jobs for row in rows) == is_evaluated.sum()
         assert sum(row.waited for row in rows) == pytest.approx(waited_h, abs=1e-3)
-    assert np.isfinite(arena.today.waits_s[:, arena.is_evaluated]).all()
+    assert np.isfinite(replayed_jobs.today.waits_s[:, replayed_jobs.is_evaluated]).all()
 
 
 def test_causes_add_up_on_the_sample():

@@ -35,26 +35,26 @@ def weeks_of(days: np.ndarray) -> Iterator[np.ndarray]:
         yield days[at : at + 7]
 
 
-def week_holds(arena: ReplayedJobs, trial: PolicyRun, which: np.ndarray) -> bool:
+def week_holds(replayed_jobs: ReplayedJobs, run: PolicyRun, which: np.ndarray) -> bool:
     """Whether the first replay of a way is in a week as today's fleet is in the median of the other replays."""
-    for number in range(len(arena.size_names)):
-        mine = which & (arena.size == number)
+    for number in range(len(replayed_jobs.size_names)):
+        mine = which & (replayed_jobs.size == number)
         if mine.sum() < MIN_JOBS_PER_SIZE:
             continue
-        todays = [take_order_statistic(late[mine], arena.quantile) for late in arena.today.waits_s[1:]]
-        limit = float(np.median(todays)) + 60.0 * arena.limit_minutes
-        if take_order_statistic(trial.waits_s[0][mine], arena.quantile) > limit + 1e-6:
+        todays = [take_order_statistic(late[mine], replayed_jobs.quantile) for late in replayed_jobs.today.waits_s[1:]]
+        limit = float(np.median(todays)) + 60.0 * replayed_jobs.limit_minutes
+        if take_order_statistic(run.waits_s[0][mine], replayed_jobs.quantile) > limit + 1e-6:
             return False
     return True
 
 
-def held_back(found: PolicyResults, trial: PolicyRun) -> Iterator[tuple[float, bool, bool]]:
+def held_back(found: PolicyResults, run: PolicyRun) -> Iterator[tuple[float, bool, bool]]:
     """For each week kept back: what a way saved, and whether it and today's own fleet held it."""
-    saved = found.arena.today.daily_gpu_hours - trial.daily_gpu_hours
-    day = np.floor(found.arena.arrival_s / SECONDS_PER_DAY).astype(int)
+    saved = found.replayed_jobs.today.daily_gpu_hours - run.daily_gpu_hours
+    day = np.floor(found.replayed_jobs.arrival_s / SECONDS_PER_DAY).astype(int)
     for days in weeks_of(np.flatnonzero(found.evaluation_days)):
         which = found.evaluation_jobs & np.isin(day, days)
-        mine, todays = (week_holds(found.arena, one, which) for one in (trial, found.arena.today))
+        mine, todays = (week_holds(found.replayed_jobs, one, which) for one in (run, found.replayed_jobs.today))
         yield float(saved[days].sum()), mine, todays
 
 
@@ -79,16 +79,16 @@ def unseen(handed_over) -> Weeks:
         found = evaluate_policies(Scenario(data=data, actuator="slurm", policies=POWER_DOWN_IDLE))
         seed += 1
         # As tuned: whether it is dropped for the weeks kept back is not known before them.
-        trial = found.judged_policies[0].trial
-        if trial is None:
+        run = found.evaluated_policies[0].run
+        if run is None:
             continue
-        saved = (found.arena.today.daily_gpu_hours - trial.daily_gpu_hours)[found.training_days]
-        if saved.sum() < COST_TIE_SHARE * found.arena.today.daily_gpu_hours[found.training_days].sum():
+        saved = (found.replayed_jobs.today.daily_gpu_hours - run.daily_gpu_hours)[found.training_days]
+        if saved.sum() < COST_TIE_SHARE * found.replayed_jobs.today.daily_gpu_hours[found.training_days].sum():
             continue
         _, low, high = estimate_weekly_saving(saved, 168.0 * found.asked_jobs.nodes.total)
         # What one would say without a model: the middle of the weeks before.
         below, above = np.quantile([week.sum() for week in weeks_of(saved)], [0.05, 0.95])
-        for came, mine, todays_own in held_back(found, trial):
+        for came, mine, todays_own in held_back(found, run):
             inside.append(low <= came <= high)
             scores.append(score(low, high, came))
             plain.append(score(float(below), float(above), came))

@@ -42,7 +42,7 @@ def test_a_gpu_is_whole_or_cut_as_its_board_can_change(gpu_model, reboots):
 def test_the_decision_says_how_many_gpus_are_cut_by_whom():
     answer = decide(Scenario(actuator="dra", gpu_model="H100-80GB-SXM5", policies=MIG_DYNAMIC))
     one = answer.decision
-    [way] = answer.contest.judged_policies
+    [way] = answer.policy_results.evaluated_policies
     assert way.meets_limit
     assert one.policy == MIG_DYNAMIC
     assert sum(part.gpus for part in one.layouts) == one.gpus < one.fleet_gpus

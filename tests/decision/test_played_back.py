@@ -103,19 +103,23 @@ def test_hours_and_waits_are_those_of_the_comparison(
     pack = make_decision_bundle(scenario, record_comparison(found))
     assert pack is not None
     pack.write(tmp_path)
-    contest = found.contest
-    assert contest is not None
-    trial, arena = contest.winner.trial, contest.arena
-    assert trial is not None
-    nodes = contest.asked_jobs.nodes
-    profiles = contest.asked_jobs.fleet.profiles
-    today = {name: contest.asked_jobs.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)}
+    policy_results = found.policy_results
+    assert policy_results is not None
+    run, replayed_jobs = policy_results.winner.run, policy_results.replayed_jobs
+    assert run is not None
+    nodes = policy_results.asked_jobs.nodes
+    profiles = policy_results.asked_jobs.fleet.profiles
+    today = {
+        name: policy_results.asked_jobs.fleet.capacity[number, 0].tolist() for number, name in enumerate(nodes.names)
+    }
     table, names, switching = READERS[actuator](tmp_path / actuator, today, profiles)
     numbers = [nodes.names.index(name) for name in names]
     gpus = np.array([nodes.gpus[number] for number in numbers])
-    fleet = NodeFleet(profiles, gpus, np.array(table), np.zeros(len(gpus)), contest.asked_jobs.fleet.weights)
-    told = trial.setting
-    again = arena.simulate(PolicySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement))
-    assert again.daily_gpu_hours.sum() == pytest.approx(trial.daily_gpu_hours.sum(), rel=0.01)
-    mine, theirs = (arena.wait_minutes(one, contest.evaluation_jobs) for one in (again, trial))
+    fleet = NodeFleet(profiles, gpus, np.array(table), np.zeros(len(gpus)), policy_results.asked_jobs.fleet.weights)
+    told = run.setting
+    again = replayed_jobs.simulate(
+        PolicySetting(told.policy, told.view, fleet, (), tuple(numbers), switching, told.placement)
+    )
+    assert again.daily_gpu_hours.sum() == pytest.approx(run.daily_gpu_hours.sum(), rel=0.01)
+    mine, theirs = (replayed_jobs.wait_minutes(one, policy_results.evaluation_jobs) for one in (again, run))
     assert mine == pytest.approx(theirs, rel=0.01, abs=0.05)

@@ -62,8 +62,13 @@ def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
 
 @pytest.mark.parametrize("seed", [3, 11])
 def test_every_job_of_a_small_fleet_is_judged_against_its_own_start(seed, handed_over):
-    asked, arena = load_policy_simulation(Scenario(data=handed_over(growth.months(seed, 4)), actuator="slurm"))[1:3]
-    judged = arena.is_evaluated
-    assert (arena.arrival_s[judged] <= np.where(np.isnan(asked.start_s), asked.observed_s, asked.start_s)[judged]).all()
-    assert (arena.arrival_s[judged] >= asked.requests.submit_s[judged]).all()
-    assert np.isfinite(arena.today.waits_s[:, arena.is_evaluated]).all()
+    asked, replayed_jobs = load_policy_simulation(Scenario(data=handed_over(growth.months(seed, 4)), actuator="slurm"))[
+        1:3
+    ]
+    is_evaluated = replayed_jobs.is_evaluated
+    assert (
+        replayed_jobs.arrival_s[is_evaluated]
+        <= np.where(np.isnan(asked.start_s), asked.observed_s, asked.start_s)[is_evaluated]
+    ).all()
+    assert (replayed_jobs.arrival_s[is_evaluated] >= asked.requests.submit_s[is_evaluated]).all()
+    assert np.isfinite(replayed_jobs.today.waits_s[:, replayed_jobs.is_evaluated]).all()

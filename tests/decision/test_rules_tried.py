@@ -107,12 +107,12 @@ def test_who_may_start_at_night_alone_leaves_the_day_to_others():
     nights = replace(free, source="nights", start_hours=(StartHours("20:00-06:00", team="flood"),))
     _, by = rows(free, nights)
     assert (by["meek"]["verdict"], by["flood"]["verdict"]) == ("waits less", "waits more")
-    arena = flooded()
-    requests = arena.make_requests("today")
-    rules = build_sharing(SimulatedRules("nights", nights, tz="Asia/Kolkata"), arena.asked_jobs)
-    start = simulate_shared_requests(requests, arena.asked_jobs.fleet, rules).start_s
+    replayed_jobs = flooded()
+    requests = replayed_jobs.make_requests("today")
+    rules = build_sharing(SimulatedRules("nights", nights, tz="Asia/Kolkata"), replayed_jobs.asked_jobs)
+    start = simulate_shared_requests(requests, replayed_jobs.asked_jobs.fleet, rules).start_s
     hour = (start + 5.5 * 3600.0) % DAY / 3600.0
-    flood = (arena.asked_jobs.jobs["tenant"] == "flood").to_numpy()
+    flood = (replayed_jobs.asked_jobs.jobs["tenant"] == "flood").to_numpy()
     assert ((hour >= 20.0) | (hour < 6.0) | (start > 34 * DAY))[flood].all()
     assert not ((hour >= 20.0) | (hour < 6.0))[~flood].all()
     as_tier = replace(nights, tiers=("day", "night"), teams=(TeamQuota("flood", tier="night"),))
@@ -150,15 +150,15 @@ def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
 
 
 def test_one_job_that_never_starts_decides():
-    arena = flooded(largest=16)
+    replayed_jobs = flooded(largest=16)
     sides = SimulatedRules("lent", LENT), SimulatedRules("apart", APART)
-    found = compare_rules_on_replay(arena, *sides)
+    found = compare_rules_on_replay(replayed_jobs, *sides)
     by = {row["team"]: row for row in found.teams.to_dicts()}
     assert (by["meek"]["never_before"], by["meek"]["never_after"]) == (0, 1)
     assert by["meek"]["verdict"] == by[ALL_TEAMS_ROW_NAME]["verdict"] == "more jobs never start"
     assert by["meek"]["wait_after_min"] == 0.0, "a wait without an end is no part of the mean"
     assert "1 (meek) have more jobs that never start" in found.verdict_sentence
-    back = compare_rules_on_replay(arena, *reversed(sides)).teams
+    back = compare_rules_on_replay(replayed_jobs, *reversed(sides)).teams
     assert back.filter(team="meek")["verdict"].item() == "fewer jobs never start"
 
 

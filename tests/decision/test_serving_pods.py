@@ -1,4 +1,4 @@
-"""Serving pods have no end: the decision keeps GPUs for them, and no size of job is judged by them."""
+"""Serving pods have no end: the decision keeps GPUs for them, and no size of job is evaluated by them."""
 
 from __future__ import annotations
 
@@ -76,12 +76,12 @@ def test_pods_of_a_deployment_are_services_and_those_of_a_job_are_not(serving):
 
 
 def test_no_size_of_job_is_judged_by_them(serving, tmp_path_factory):
-    arena = load_policy_simulation(serving)[2]
-    assert int(arena.standing.sum()) == SERVED
-    assert not (arena.is_evaluated & arena.standing).any()
+    replayed_jobs = load_policy_simulation(serving)[2]
+    assert int(replayed_jobs.standing.sum()) == SERVED
+    assert not (replayed_jobs.is_evaluated & replayed_jobs.standing).any()
     bare = load_policy_simulation(_cluster(tmp_path_factory.mktemp("bare"), None))[2]
-    assert int(arena.is_evaluated.sum()) == int(bare.is_evaluated.sum())
-    assert arena.asked_jobs.service_gpus == SERVED
+    assert int(replayed_jobs.is_evaluated.sum()) == int(bare.is_evaluated.sum())
+    assert replayed_jobs.asked_jobs.service_gpus == SERVED
 
 
 @pytest.mark.long
@@ -94,12 +94,12 @@ def test_the_decision_keeps_gpus_for_them(serving, tmp_path_factory):
 
 
 def test_a_fleet_that_has_no_room_for_them_does_not_hold_whoever_else_it_serves(serving):
-    arena = load_policy_simulation(serving)[2]
-    small = arena.simulate(keep_layouts(arena.asked_jobs, "fewer", [0]))
-    assert (small.waits_s[:, arena.standing] > 3600).any()
-    assert not arena.meets_limit(small, arena.is_evaluated)
+    replayed_jobs = load_policy_simulation(serving)[2]
+    small = replayed_jobs.simulate(keep_layouts(replayed_jobs.asked_jobs, "fewer", [0]))
+    assert (small.waits_s[:, replayed_jobs.standing] > 3600).any()
+    assert not replayed_jobs.meets_limit(small, replayed_jobs.is_evaluated)
 
 
 def test_a_job_that_merely_still_runs_is_none(tmp_path):
-    arena = load_policy_simulation(_cluster(tmp_path, "Job"))[2]
-    assert not arena.standing.any(), "it began lately, and its source calls it a job"
+    replayed_jobs = load_policy_simulation(_cluster(tmp_path, "Job"))[2]
+    assert not replayed_jobs.standing.any(), "it began lately, and its source calls it a job"

@@ -39,18 +39,20 @@ def chosen(*candidates: tuple[PolicySetting, float]) -> PolicySetting:
     """The setting that is chosen of some that are all within the limit, by GPU-hours a day."""
     tuning = TuningJobs(HOLDS, np.ones(1, bool), np.ones(1, bool), None)
     tried = [PolicyRun(setting, np.zeros((1, 1)), None, np.array([hours]), None) for setting, hours in candidates]
-    tuning.good_trials.update(tried)
+    tuning.good_runs.update(tried)
     return tuning.choose_cheapest("p", tried).setting
 
 
 def setting(idle: int = 10, layouts: Sequence[str] = ("1g.10gb:7", "1g.10gb:7")) -> PolicySetting:
-    return PolicySetting("p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), knobs={"idle_minutes": idle})
+    return PolicySetting(
+        "p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), setting_values={"idle_minutes": idle}
+    )
 
 
 @pytest.mark.parametrize(("hours", "idle"), [(990.0, 10), (969.0, 1), (950.0, 1)])
 def test_a_short_idle_time_is_chosen_where_it_gains_over_three_percent(hours, idle):
     found = chosen((setting(10), 1000.0), (setting(30), 1040.0), (setting(1), hours))
-    assert found.knobs["idle_minutes"] == idle
+    assert found.setting_values["idle_minutes"] == idle
 
 
 @pytest.mark.parametrize(("hours", "is_mixed"), [(985.0, False), (975.0, True)])
@@ -64,19 +66,19 @@ def test_nodes_that_one_layout_fills_are_not_mixed():
     assert sorted(len(set(layouts)) for layouts in found.values()) == [1, 2]
 
 
-def sizes_tried(trials: Sequence[PolicyRun], policy: str) -> dict[int, set[tuple]]:
+def sizes_tried(runs: Sequence[PolicyRun], policy: str) -> dict[int, set[tuple]]:
     """Settings that were tried, by GPUs."""
     found = defaultdict(set)
-    for trial in trials:
-        if trial.setting.policy == policy:
-            found[trial.setting.total_gpus].add(tuple(sorted(trial.setting.knobs.items())))
+    for run in runs:
+        if run.setting.policy == policy:
+            found[run.setting.total_gpus].add(tuple(sorted(run.setting.setting_values.items())))
     return found
 
 
 def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(large):
     """And more nodes are kept than are needed without it, if that saves more."""
     answer = decide(Scenario(data=large, actuator="slurm", policies=POWER_DOWN_IDLE))
-    sizes = sizes_tried(answer.contest.arena.trials, POWER_DOWN_IDLE)
+    sizes = sizes_tried(answer.policy_results.replayed_jobs.runs, POWER_DOWN_IDLE)
     assert len(sizes) > 2
     assert all(len(settings) >= 2 for settings in sizes.values()), sizes
     assert answer.decision.policy == POWER_DOWN_IDLE
@@ -86,8 +88,10 @@ def test_power_down_is_tried_with_several_settings_on_every_number_of_nodes(larg
 @pytest.mark.long
 @pytest.mark.parametrize(("policy", "path"), [(MIG_DYNAMIC, "dra"), (AUTOSCALED_POOLS, "autoscaler")])
 def test_other_policies_are_tried_with_several_settings(policy, path):
-    _, asked, arena, able = load_policy_simulation(Scenario(actuator=path))
-    tuning = TuningJobs(arena, arena.is_evaluated, np.arange(len(arena.today.daily_gpu_hours)) < 28, able)
+    _, asked, replayed_jobs, able = load_policy_simulation(Scenario(actuator=path))
+    tuning = TuningJobs(
+        replayed_jobs, replayed_jobs.is_evaluated, np.arange(len(replayed_jobs.today.daily_gpu_hours)) < 28, able
+    )
     found = sizes_tried(
         {MIG_DYNAMIC: tuning.try_dynamic_mig, AUTOSCALED_POOLS: tuning.try_node_pools}[policy](), policy
     )
@@ -98,22 +102,24 @@ def test_other_policies_are_tried_with_several_settings(policy, path):
 def test_power_ups_are_those_of_nodes_that_were_called_in_the_evaluation_window():
     day = 86_400.0
     on = pl.DataFrame({"from_s": [-7200.0, 0.5 * day, 1.0 * day, 1.5 * day, 3.2 * day]})
-    trial = PolicyRun(setting(), None, None, None, SimpleNamespace(power_intervals=on))
-    assert count_power_ups(trial, np.array([False, True, True, False])) == 2
+    run = PolicyRun(setting(), None, None, None, SimpleNamespace(power_intervals=on))
+    assert count_power_ups(run, np.array([False, True, True, False])) == 2
 
 
 def test_a_setting_has_the_same_results_in_the_training_window_alone(large):
     """Later jobs are left out of the simulation, and change nothing before they come."""
-    *_, arena, able = load_policy_simulation(Scenario(data=large, actuator="slurm"))
-    days = np.arange(len(arena.today.daily_gpu_hours)) < 21
-    early = arena.is_evaluated & (arena.arrival_s < 21 * 86_400)
-    tuning = TuningJobs(arena, early, days, able)
-    trials = tuning.try_power_down()
-    assert any(np.isinf(trial.waits_s[:, arena.is_evaluated & ~early]).any() for trial in trials)
-    for trial in trials:
-        whole = arena.simulate(trial.setting, 1, max_waiting=MAX_WAITING_SHARE)
-        assert np.array_equal(trial.waits_s[:, early | arena.standing], whole.waits_s[:, early | arena.standing])
-        assert trial.daily_gpu_hours[days] == pytest.approx(whole.daily_gpu_hours[days], rel=1e-12)
+    *_, replayed_jobs, able = load_policy_simulation(Scenario(data=large, actuator="slurm"))
+    days = np.arange(len(replayed_jobs.today.daily_gpu_hours)) < 21
+    early = replayed_jobs.is_evaluated & (replayed_jobs.arrival_s < 21 * 86_400)
+    tuning = TuningJobs(replayed_jobs, early, days, able)
+    runs = tuning.try_power_down()
+    assert any(np.isinf(run.waits_s[:, replayed_jobs.is_evaluated & ~early]).any() for run in runs)
+    for run in runs:
+        whole = replayed_jobs.simulate(run.setting, 1, max_waiting=MAX_WAITING_SHARE)
+        assert np.array_equal(
+            run.waits_s[:, early | replayed_jobs.standing], whole.waits_s[:, early | replayed_jobs.standing]
+        )
+        assert run.daily_gpu_hours[days] == pytest.approx(whole.daily_gpu_hours[days], rel=1e-12)
 
 
 @pytest.fixture(scope="module")
@@ -171,14 +177,14 @@ def test_a_price_changes_no_simulation(large):
 def test_where_nodes_are_slow_jobs_may_be_later_by_as_much(excess_min, is_good):
     """Nodes take 5 minutes to come, and 15 where they are slow."""
     powered = PolicySetting("p", "", NodeFleet.of_full_gpus([2]), (), (0,), NodeAutoscaling(600.0, 300.0))
-    arena = SimpleNamespace(
+    replayed_jobs = SimpleNamespace(
         simulate=lambda setting, *_, **__: PolicyRun(setting, None, None, None, None),
-        meets_limit=lambda trial, _, tolerance_minutes=0.0: (
-            trial.setting.switching.lead_s < 900 or excess_min <= tolerance_minutes
+        meets_limit=lambda run, _, tolerance_minutes=0.0: (
+            run.setting.switching.lead_s < 900 or excess_min <= tolerance_minutes
         ),
         share_of_days_met=lambda *_: 1.0, today=PolicyRun(powered, np.zeros((2, 1)), None, None, None),
         arrival_s=np.zeros(1), standing=np.zeros(1, bool),
     )  # fmt: skip
     able = SimpleNamespace(lead=SimpleNamespace(value=300.0, high=900.0))
-    tuning = TuningJobs(arena, np.ones(1, bool), np.ones(1, bool), able)
+    tuning = TuningJobs(replayed_jobs, np.ones(1, bool), np.ones(1, bool), able)
     assert tuning.meets_training_limit(PolicyRun(powered, None, None, None, None)) == is_good

@@ -184,7 +184,7 @@ def planted() -> Comparison:
     waits = WaitSummary(WaitCauses((hours,), (hours,), (hours,)), 0.94, 0.1, ())
     return Comparison(
         one, 10.0, wait_curve=curve, headroom=Headroom(1.26, 1.1, 1.4), exhaustion=ends, waits=waits,
-        judged_to="2026-10-01T00:00:00+00:00",
+        evaluated_to="2026-10-01T00:00:00+00:00",
     )  # fmt: skip
 
 

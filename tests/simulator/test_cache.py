@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gpuplanner.core import stage_cache_and_data_folders as cache
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
-from gpuplanner.decision import policy_simulation as arena
+from gpuplanner.decision import policy_simulation
 from gpuplanner.decision.policy_simulation import simulate_once
 from gpuplanner.forecast.demand_forecast import ForecastResult
 from gpuplanner.forecast.rolling_demand_forecast import forecast_from_bytes, forecast_to_bytes
@@ -186,9 +186,9 @@ def test_nobody_changes_what_is_remembered():
 
 
 def test_what_was_not_asked_for_longest_goes_first(monkeypatch):
-    monkeypatch.setattr(arena, "_memory", {})
-    monkeypatch.setattr(arena, "MAX_MEMORY_BYTES", 1)
+    monkeypatch.setattr(policy_simulation, "_memory", {})
+    monkeypatch.setattr(policy_simulation, "MAX_MEMORY_BYTES", 1)
     first = simulate_once(ASKED, FLEET)
     simulate_once(ASKED, FLEET, queue="strict")
-    assert len(arena._memory) == 1
+    assert len(policy_simulation._memory) == 1
     assert simulate_once(ASKED, FLEET) is not first

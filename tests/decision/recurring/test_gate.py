@@ -1,4 +1,4 @@
-"""The gate: a planted shift of demand fails, a steady fleet passes, and what cannot be judged fails nobody."""
+"""The gate: a planted shift of demand fails, a steady fleet passes, and what cannot be evaluated fails nobody."""
 
 from __future__ import annotations
 

@@ -170,7 +170,7 @@ def test_what_came_of_a_look_is_told_when_its_hours_are_over(command, tmp_path):
         assert command("watch", str(folder), *quick)[0] == 0
     state = json.loads((out / "watch.json").read_text())
     told = [one["regret"] is not None for one in state["past"]]
-    assert (state["looks"], state["judged"], told) == (4, 2, [True, True, False, False])
+    assert (state["looks"], state["evaluated"], told) == (4, 2, [True, True, False, False])
     known = [one for one in state["past"] if one["regret"] is not None]
     assert state["regret"] == pytest.approx(sum(one["regret"] for one in known))
     assert state["realised"] == pytest.approx(sum(one["realised"] for one in known if one["pack"]))

@@ -1,4 +1,4 @@
-"""A schedule is judged on a later week than it was planned on: planted growth, and a program that runs every step."""
+"""A schedule is evaluated on a later week than that of its plan: planted growth, and a program that runs every step."""
 
 from __future__ import annotations
 

@@ -65,11 +65,11 @@ TWO = """services:
 def test_services_hold_gpus_in_the_record_by_hour(cluster):
     scenario = cluster(TWO)
     _, without, _, _ = load_policy_simulation(scenario.but(services=None))
-    _, inputs, arena, _ = load_policy_simulation(scenario)
+    _, inputs, replayed_jobs, _ = load_policy_simulation(scenario)
     added = np.arange(len(without.start_s), len(inputs.start_s))
     assert len(added)
     assert inputs.is_service[added].all()
-    assert not arena.waits.judged[added].any()
+    assert not replayed_jobs.waits.is_evaluated[added].any()
     gpus, begin, end = inputs.gpus_by_job()[added], inputs.start_s[added], inputs.end_s[added]
     services = plan_inference_services(scenario)
     hours = int(inputs.observed_s // 3600)

@@ -74,8 +74,8 @@ def test_the_rule_of_the_record_is_found_again(seed, kind):
     assert waits.share.error < 0.2
     assert waits.share.fraction > 0.85
     assert waits.share.gaps == ()
-    unexplained = waits.seconds[waits.judged, CAUSES.index("unexplained")].sum()
-    assert unexplained < 0.1 * waits.seconds[waits.judged].sum()
+    unexplained = waits.seconds[waits.is_evaluated, CAUSES.index("unexplained")].sum()
+    assert unexplained < 0.1 * waits.seconds[waits.is_evaluated].sum()
 
 
 def pairs_by_hand(requests, start, tenant, gpus, end, most, latency):

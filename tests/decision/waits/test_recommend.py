@@ -104,7 +104,7 @@ def planted_model(
         end, [[node] for node in pins], starts_assumed, BEGIN, BEGIN + timedelta(days=days), np.zeros(count, bool),
     )  # fmt: skip
     waits = explain_waits(asked)
-    return WaitModel(asked, waits, *classify_job_sizes(asked, waits.judged))
+    return WaitModel(asked, waits, *classify_job_sizes(asked, waits.is_evaluated))
 
 
 @pytest.fixture(scope="module")
@@ -162,7 +162,7 @@ def test_services_keep_their_gpus():
         views={AS_TODAY: requests},
     )
     waits = explain_waits(asked)
-    changed = WaitModel(asked, waits, *classify_job_sizes(asked, waits.judged))
+    changed = WaitModel(asked, waits, *classify_job_sizes(asked, waits.is_evaluated))
     assert asked.service_gpus == 40
     patient = np.full((5, len(changed.sizes)), np.inf)
     assert find_smallest_units(changed, split_by_profiles(asked.fleet), patient) == [5]
