@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.cost.monthly_cost_review import CostReview
-    from gpuplanner.decision.purchase_refresh_and_burst_plans import HardwareRefresh
+    from gpuplanner.decision.purchase_and_refresh_plans import HardwareRefresh
 
 
 LEDGER_TITLES = {
@@ -98,7 +98,8 @@ def cost(
 
     from gpuplanner.core.errors import ScenarioError
     from gpuplanner.cost.monthly_cost_review import cost_review
-    from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_burst, plan_purchase, read_burst_rules
+    from gpuplanner.decision.burst_plan import plan_burst, read_burst_rules
+    from gpuplanner.decision.purchase_and_refresh_plans import plan_purchase
     from gpuplanner.decision.savings_track_record import (
         forecasts_file,
         price_forecast_errors,
@@ -215,7 +216,7 @@ def _parse_refresh(scenario: Scenario, months: int, text: str) -> HardwareRefres
     text : str
         Value of the option.
     """
-    from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh
+    from gpuplanner.decision.purchase_and_refresh_plans import plan_refresh
 
     gpu_model, _, number = text.partition("=")
     try:

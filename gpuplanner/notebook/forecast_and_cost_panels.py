@@ -20,7 +20,7 @@ from gpuplanner.core.setting_rules_and_controls import OWNERSHIPS
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, money_text, period_text
 from gpuplanner.cost.monthly_cost_review import CostReview, cost_review
 from gpuplanner.decision.comparison_record import Comparison, compare_policies
-from gpuplanner.decision.purchase_refresh_and_burst_plans import PurchasePlan, plan_purchase
+from gpuplanner.decision.purchase_and_refresh_plans import PurchasePlan, plan_purchase
 from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import control_style, dropdown, files_button, on_change
 from gpuplanner.report import html_page as page

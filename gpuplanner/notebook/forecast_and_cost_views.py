@@ -19,13 +19,9 @@ from gpuplanner.core.stage_cache_and_data_folders import claims_folder
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK
 from gpuplanner.cost.cost_over_time import compare_periods, spread_cost
 from gpuplanner.cost.monthly_cost_review import CostReview, cost_review, price_rows
+from gpuplanner.decision.burst_plan import plan_burst, read_burst_rules
 from gpuplanner.decision.comparison_record import compare_policies
-from gpuplanner.decision.purchase_refresh_and_burst_plans import (
-    compare_ways_to_pay,
-    plan_burst,
-    plan_purchase,
-    read_burst_rules,
-)
+from gpuplanner.decision.purchase_and_refresh_plans import compare_ways_to_pay, plan_purchase
 from gpuplanner.forecast.gpu_demand import DemandHistory
 from gpuplanner.forecast.model_selection import fold_scores, mean_scores
 from gpuplanner.forecast.rolling_demand_forecast import lay_out_demand, rolling_backtest

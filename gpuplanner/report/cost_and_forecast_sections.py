@@ -24,9 +24,10 @@ from gpuplanner.cost.monthly_cost_review import (
     price_text,
 )
 from gpuplanner.cost.showback import LIST_PRICE
+from gpuplanner.decision.burst_plan import BurstPlan
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.headroom_and_growth import MIN_FITTED_WEEKS
-from gpuplanner.decision.purchase_refresh_and_burst_plans import BurstPlan, PurchasePlan
+from gpuplanner.decision.purchase_and_refresh_plans import PurchasePlan
 from gpuplanner.decision.savings_track_record import (
     SavingsMonth,
     baseline_table,

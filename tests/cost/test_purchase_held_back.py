@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio
-from gpuplanner.decision.purchase_refresh_and_burst_plans import WEEK_HOURS, draw_demand_paths
+from gpuplanner.decision.purchase_and_refresh_plans import WEEK_HOURS, draw_demand_paths
 
 AHEAD = 730
 """Hours of a month held back."""

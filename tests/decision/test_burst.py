@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuplanner.decision.purchase_refresh_and_burst_plans import choose_leaving_jobs, mean_demand_by_hour
+from gpuplanner.decision.burst_plan import choose_leaving_jobs, mean_demand_by_hour
 from gpuplanner.planner.linear_programs_and_search_limits import SearchEffort
 
 RULES = """\

@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH
-from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_refresh
+from gpuplanner.decision.purchase_and_refresh_plans import plan_refresh
 
 BOOK = """\
 owned:

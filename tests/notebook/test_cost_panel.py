@@ -16,7 +16,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import money_text
 from gpuplanner.cost.monthly_cost_review import cost_review
-from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_purchase
+from gpuplanner.decision.purchase_and_refresh_plans import plan_purchase
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
 from gpuplanner.notebook.section_panels import FAULT_BORDER
 

@@ -20,7 +20,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.monthly_cost_review import COST_TABLE_TITLES, cost_review
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import WeeklyGrowth
-from gpuplanner.decision.purchase_refresh_and_burst_plans import plan_purchase
+from gpuplanner.decision.purchase_and_refresh_plans import plan_purchase
 from gpuplanner.decision.study import Study
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
@@ -365,7 +365,7 @@ def test_a_purchase_is_paid_for_in_every_hour(quick: Scenario, monkeypatch: pyte
         known.decision, action="buy", gpus=72, fleet_gpus=64, sentence="Buy 8 GPUs for the 64 H100s. Waits fall."
     )
     monkeypatch.setattr(
-        "gpuplanner.decision.purchase_refresh_and_burst_plans.compare_policies",
+        "gpuplanner.decision.purchase_and_refresh_plans.compare_policies",
         lambda _: replace(known, decision=buys, growth_per_week=weekly),
     )
     found = plan_purchase(quick, 12)
