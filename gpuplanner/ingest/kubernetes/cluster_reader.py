@@ -26,12 +26,11 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     parse_gpu_resource,
     read_objects,
 )
-from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import (
+from gpuplanner.ingest.kubernetes.cluster_dump import (
     DUPLICATE_OBJECT_REASON,
     RESERVATION_POD_REASON,
     UNREAD_KIND_REASON,
     ClusterDump,
-    make_quota_table,
     read_dump,
 )
 from gpuplanner.ingest.kubernetes.job_rows import (
@@ -47,6 +46,7 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     make_inventory,
     make_out_of_service_table,
 )
+from gpuplanner.ingest.kubernetes.queue_quotas import make_quota_table
 from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
 from gpuplanner.ingest.quality_report import Finding, check_text, source_check, source_finding
 from gpuplanner.ingest.source_definition import register_sniffer

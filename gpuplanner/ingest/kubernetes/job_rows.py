@@ -15,7 +15,17 @@ from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.ingest.delimited_rows import RecordCollector, Rows
 from gpuplanner.ingest.job_gpu_counting import format_device_counts
 from gpuplanner.ingest.kubernetes.api_objects import classify_unread_resource, parse_gpu_resource
-from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import ClusterDump, KueueWorkload
+from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump
+from gpuplanner.ingest.kubernetes.gpu_requests import (
+    GPU_FRACTION_KEY,
+    GPU_MEMORY_KEY,
+    MEMORY_BESIDE_CORES_KEY,
+    MEMORY_FRACTION_KEY,
+    NON_RESOURCE_REQUEST_KEYS,
+    gpu_memory_resources,
+    node_defined_memory_units,
+)
+from gpuplanner.ingest.kubernetes.kueue_workloads import KueueWorkload
 from gpuplanner.ingest.kubernetes.node_gpus import partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_DEVICE_CLASS_KIND,
@@ -25,19 +35,12 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     count_claimed_gpus,
     find_device_class,
 )
-from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import (
+from gpuplanner.ingest.kubernetes.pods_and_jobs import (
     GANG_STATE_PRECEDENCE,
-    GPU_FRACTION_KEY,
-    GPU_MEMORY_KEY,
-    MEMORY_BESIDE_CORES_KEY,
-    MEMORY_FRACTION_KEY,
-    NON_RESOURCE_REQUEST_KEYS,
     SERVICE_OWNER_KINDS,
     Owner,
     PodOrJob,
-    gpu_memory_resources,
     group_gangs,
-    node_defined_memory_units,
 )
 from gpuplanner.ingest.source_fields import source_columns
 

@@ -39,7 +39,7 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     parse_quantity,
     to_text,
 )
-from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import node_defined_memory_units
+from gpuplanner.ingest.kubernetes.gpu_requests import node_defined_memory_units
 
 PRODUCT_LABEL_KEY = "nvidia.com/gpu.product"
 """Node label of gpu-feature-discovery with the GPU product, such as ``NVIDIA-H100-80GB-HBM3``."""

@@ -18,9 +18,9 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import ClusterDump
+from gpuplanner.ingest.kubernetes.cluster_dump import ClusterDump
 from gpuplanner.ingest.kubernetes.cluster_reader import KUBECTL_SCOPE_NOTE, make_dataset
-from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import ObjectLocation
+from gpuplanner.ingest.kubernetes.pods_and_jobs import ObjectLocation
 from gpuplanner.ingest.quality_report import Finding, build_quality_report
 from gpuplanner.ingest.source_definition import matches_pattern, register_sniffer
 from gpuplanner.ingest.source_fields import END_INSTANT, FIRST_INSTANT, parse_origin, source_values

@@ -20,11 +20,11 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.api_objects import parse_count, parse_gpu_resource, parse_quantity
-from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import DUPLICATE_OBJECT_REASON, UNREAD_KIND_REASON
+from gpuplanner.ingest.kubernetes.cluster_dump import DUPLICATE_OBJECT_REASON, UNREAD_KIND_REASON
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.kubernetes.gpu_requests import pod_gpu_requests
 from gpuplanner.ingest.kubernetes.job_rows import COUNTED_WITH_JOB_REASON, NO_GPU_REQUEST_REASON
 from gpuplanner.ingest.kubernetes.node_gpus import count_installed_gpus
-from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import pod_gpu_requests
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota
 

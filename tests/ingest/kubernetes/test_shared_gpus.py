@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.kubernetes.cluster_dump_and_kueue_objects import RESERVATION_POD_REASON
+from gpuplanner.ingest.kubernetes.cluster_dump import RESERVATION_POD_REASON
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
+from gpuplanner.ingest.kubernetes.gpu_requests import GPU_FRACTION_KEY, pod_gpu_requests
 from gpuplanner.ingest.kubernetes.node_gpus import read_gpu_register
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import read_node
-from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import GPU_FRACTION_KEY, pod_gpu_requests
 from gpuplanner.ingest.quality_report import check_text
 
 File = Callable[..., Path]

@@ -1,4 +1,4 @@
-"""The objects of Kubernetes dumps sorted by kind, and readers for the Workloads and ClusterQueues of Kueue."""
+"""The objects of the files of a Kubernetes dump, sorted by kind."""
 
 from __future__ import annotations
 
@@ -6,32 +6,22 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from fractions import Fraction
 from itertools import islice
 from pathlib import Path
 from typing import Any, TypeVar
 
-import polars as pl
-
-from gpuplanner.core.schema_checks import conform
-from gpuplanner.core.schemas import QueueQuotas
-from gpuplanner.ingest.delimited_rows import raise_fault
 from gpuplanner.ingest.gpu_lists_of_nodes import read_dump_time
 from gpuplanner.ingest.kubernetes.api_objects import (
     ApiObject,
-    classify_unread_resource,
     get_object,
-    get_objects,
     item_kind,
-    object_name,
-    parse_count,
-    parse_gpu_resource,
-    parse_quantity,
-    read_condition,
     read_objects,
-    spec_and_annotations,
     to_text,
 )
+from gpuplanner.ingest.kubernetes.gpu_requests import (
+    is_reservation_pod,
+)
+from gpuplanner.ingest.kubernetes.kueue_workloads import KueueWorkload, read_workload
 from gpuplanner.ingest.kubernetes.node_gpus import gpu_model_from_labels, profile_from_labels
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     DeviceClaim,
@@ -43,227 +33,16 @@ from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     read_node,
     read_resource_slice,
 )
-from gpuplanner.ingest.kubernetes.pod_and_job_requests_and_queue_quotas import (
+from gpuplanner.ingest.kubernetes.pods_and_jobs import (
     ObjectLocation,
     Owner,
     PodOrJob,
-    WorkloadObject,
-    is_reservation_pod,
-    parent_queue,
-    pod_gpu_requests,
     read_controller,
     read_job,
-    read_metadata_fields,
     read_pod,
-    read_queue_quotas,
-    requests_gpu_fractions,
-    sharing_resources,
 )
+from gpuplanner.ingest.kubernetes.queue_quotas import parent_queue, read_cluster_queue_quotas, read_queue_quotas
 from gpuplanner.ingest.text_files import TextFile
-
-STATE_BY_FINISHED_REASON = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
-"""Reason of the condition Finished of a Kueue Workload → job state; older versions of Kueue give other reasons."""
-
-REQUEUED_WORKLOAD_STATE = "PREEMPTED"
-"""Job state of a Kueue Workload that was evicted and may be queued again."""
-
-STATE_BY_EVICTED_REASON = {"Deactivated": "CANCELLED", "MaximumExecutionTimeExceeded": "TIMEOUT"}
-"""End of the reason of the condition Evicted of a Kueue Workload that is not queued again → job state."""
-
-
-@dataclass(frozen=True)
-class KueueWorkload(WorkloadObject):
-    """A Workload of Kueue: the admission request of a Job or of a group of pods.
-
-    - ``owner_uids``: Uids of the objects that it represents: one Job, or the pods of a group.
-    - ``queue``: ClusterQueue that admitted it; ``local_queue`` is the LocalQueue that it was submitted to.
-    - ``state``: State in the job table; None if it finished and only its Job has the result.
-    - ``flavors``: ResourceFlavors of its GPUs.
-    - ``evictions``: Number of times that it was evicted and queued again before its latest admission.
-    """
-
-    owner_uids: tuple[str, ...]
-    queue: str | None
-    state: str | None
-    flavors: frozenset[str]
-    evictions: int
-
-
-def read_workload(workload: ApiObject, location: ObjectLocation) -> KueueWorkload:
-    """Read an object of kind Workload (Kueue): its owners, queue, GPU requests, admission, end and evictions.
-
-    References
-    ----------
-    kubernetes-sigs/kueue, apis/kueue/v1beta1/workload_types.go.
-    """
-    metadata, spec, status = (get_object(workload, name) for name in ("metadata", "spec", "status"))
-    identity_fields = read_metadata_fields(workload, location) | {"local_queue": to_text(spec.get("queueName"))}
-    owners = tuple(uid for entry in get_objects(metadata, "ownerReferences") if (uid := to_text(entry.get("uid"))))
-    gpu_requests, flavors = _workload_requests(spec, status)
-    start, end, state = _read_admission(spec, status)
-    evictions = get_objects(get_object(status, "schedulingStats"), "evictions")
-    eviction_counts = [parse_count(entry.get("count"), "evictions.count") for entry in evictions]
-    return KueueWorkload(
-        **identity_fields,
-        owner_uids=(identity_fields["owner"][2],) if identity_fields["owner"] else owners,
-        queue=to_text(get_object(status, "admission").get("clusterQueue")),
-        start=start,
-        end=end,
-        state=state,
-        gpu_requests=gpu_requests,
-        flavors=flavors,
-        evictions=max(sum(eviction_counts) - (state == REQUEUED_WORKLOAD_STATE), 0),
-        tier=to_text(spec.get("priorityClassName")) or to_text(get_object(spec, "priorityClassRef").get("name")),
-        limit_s=spec.get("maximumExecutionTimeSeconds"),
-    )
-
-
-def _read_admission(spec: ApiObject, status: ApiObject) -> tuple[datetime | None, datetime | None, str | None]:
-    """Read the time of admission, the end, and the job state of a Workload from its conditions.
-
-    An evicted Workload that is queued again is pending and has no admission any more. One that is admitted, and evicted
-    later, lost its GPUs at that time: its pods are terminating, or it is not queued again.
-    """
-    admitted, _, admitted_at = read_condition(status, "Admitted")
-    finished, reason, finished_at = read_condition(status, "Finished")
-    evicted, eviction_reason, evicted_at = read_condition(status, "Evicted")
-    if finished:
-        return admitted_at if admitted else None, finished_at, STATE_BY_FINISHED_REASON.get(reason)
-    states = (state for word, state in STATE_BY_EVICTED_REASON.items() if eviction_reason.endswith(word))
-    final_state = next(states, None)
-    if admitted and evicted and admitted_at and evicted_at and evicted_at >= admitted_at:
-        return admitted_at, evicted_at, final_state or REQUEUED_WORKLOAD_STATE
-    if admitted:
-        return admitted_at, None, "RUNNING"
-    inactive = not spec.get("active", True)
-    if inactive or (evicted and final_state):
-        return None, evicted_at, final_state or "CANCELLED"
-    return None, None, "PENDING"
-
-
-def _workload_requests(spec: ApiObject, status: ApiObject) -> tuple[dict[str, Fraction], frozenset[str]]:
-    """Return the GPU requests of a Workload, summed over its pods, and the ResourceFlavors of its GPUs.
-
-    Requests are those admitted, else those of the pod templates. Fractions of GPUs are always of the templates, as
-    Kueue adds up the percentages of the pods.
-    """
-    total: dict[str, Fraction] = {}
-    flavors: set[str] = set()
-    admitted = get_objects(get_object(status, "admission"), "podSetAssignments")
-    assignments = {to_text(entry.get("name")): entry for entry in admitted}
-    for pod_set in get_objects(spec, "podSets"):
-        assignment = assignments.get(to_text(pod_set.get("name")) or "main", {})
-        usage = get_object(assignment, "resourceUsage")
-        gpus = pod_gpu_requests(*spec_and_annotations(get_object(pod_set, "template")))
-        if usage and not requests_gpu_fractions(gpus):
-            names = [name for name in usage if parse_gpu_resource(name) or classify_unread_resource(name)]
-            gpus = {name: Fraction(parse_quantity(usage[name], name)) for name in names}
-        else:
-            pods = parse_count(assignment.get("count", pod_set.get("count", 1)), "podSets.count")
-            gpus = {name: pods * number for name, number in gpus.items()}
-        for name, number in gpus.items():
-            if number:
-                total[name] = total.get(name, Fraction(0)) + number
-
-        chosen_flavors = get_object(assignment, "flavors")
-        sharing_names = [(system.number, *system.size_resources()) for system in sharing_resources()]
-        fraction_resources = [name for system in sharing_names for name in system if name]
-        resource_names = [*gpus, *(fraction_resources if requests_gpu_fractions(gpus) else [])]
-        flavors |= {flavor for name in resource_names if (flavor := to_text(chosen_flavors.get(name)))}
-    return total, frozenset(flavors)
-
-
-FIELD_BY_QUOTA_COLUMN = {"nominal": "nominalQuota", "borrow": "borrowingLimit", "lend": "lendingLimit"}
-"""Column of the table of quotas [GPUs] → field of a resource in a ClusterQueue of Kueue."""
-
-
-def read_cluster_queue_quotas(queue: ApiObject) -> list[dict[str, Any]]:
-    """Read the GPU quotas of an object of kind ClusterQueue (Kueue) as rows of the table of quotas [GPUs].
-
-    References
-    ----------
-    kubernetes-sigs/kueue, apis/kueue/v1beta1/clusterqueue_types.go; v1beta2 calls `cohort` `cohortName`.
-
-    Examples
-    --------
-    >>> resource = {"name": "nvidia.com/gpu", "nominalQuota": 8, "borrowingLimit": "4"}
-    >>> group = {"coveredResources": ["nvidia.com/gpu"], "flavors": [{"name": "h100", "resources": [resource]}]}
-    >>> queue = {"metadata": {"name": "ads"}, "spec": {"cohort": "web", "resourceGroups": [group]}}
-    >>> row = read_cluster_queue_quotas(queue)[0]
-    >>> row["tenant"], row["cohort"], row["nominal"], row["borrow"], row["lend"]
-    ('ads', 'web', 8.0, 4.0, None)
-    """
-    spec, name = get_object(queue, "spec"), object_name(queue)
-    weight = get_object(spec, "fairSharing").get("weight")
-    rows = []
-    for group in get_objects(spec, "resourceGroups"):
-        for flavor in get_objects(group, "flavors"):
-            for resource in get_objects(flavor, "resources"):
-                kind = parse_gpu_resource(to_text(resource.get("name")) or "")
-                if kind is None:
-                    continue
-                quota_fields = {
-                    "tenant": name,
-                    "cohort": to_text(spec.get("cohortName")) or to_text(spec.get("cohort")),
-                    "flavor": to_text(flavor.get("name")),
-                    "resource": resource["name"],
-                    "profile": kind.profile,
-                }
-                amounts = {column: _read_quota_amount(resource, key) for column, key in FIELD_BY_QUOTA_COLUMN.items()}
-                share = {"weight": None if weight is None else float(parse_quantity(weight))}
-                rows.append(quota_fields | amounts | share)
-    return rows
-
-
-def _read_quota_amount(resource: ApiObject, name: str) -> float | None:
-    """Read a quota or limit of a resource in a ClusterQueue [GPUs]; None if a limit is missing."""
-    value = resource.get(name)
-    if value is None and name != "nominalQuota":
-        return None
-    amount = float(parse_quantity(value))
-    if not 0 <= amount < 1e9:
-        raise_fault(f"{name}: {str(value)[:40]!r} is no amount")
-    return amount
-
-
-def make_quota_table(
-    quotas: Mapping[str, list[dict[str, Any]]],
-    gpu_models: Mapping[str, tuple[str | None, str | None]],
-    queues: Mapping[tuple[str, str], str],
-) -> pl.DataFrame | None:
-    """Make the table of quotas, with the GPU models of the flavors and the namespaces of the LocalQueues.
-
-    Parameters
-    ----------
-    quotas : mapping of str to list of dict
-        ClusterQueue → its rows.
-    gpu_models : mapping of str to (str or None, str or None)
-        ResourceFlavor → GPU model and MIG profile.
-    queues : mapping of (str, str) to str
-        Namespace and name of a LocalQueue → its ClusterQueue.
-
-    Returns
-    -------
-    polars.DataFrame or None
-        Table ``schemas.QueueQuotas`` [GPUs]; None without quotas.
-    """
-    namespaces: dict[str, set[str]] = defaultdict(set)
-    for (namespace, _), queue in queues.items():
-        namespaces[queue].add(namespace)
-    rows_with_models = [
-        {
-            **row,
-            "gpu_model": gpu_models.get(row["flavor"] or "", (None, None))[0],
-            "namespaces": ",".join(sorted(namespaces[tenant])) or None,
-        }
-        for tenant, rows in quotas.items()
-        for row in rows
-    ]
-    if not rows_with_models:
-        return None
-    table = conform(pl.DataFrame(rows_with_models, infer_schema_length=None), QueueQuotas, source="quotas")
-    return table.sort("tenant", "flavor", "resource", maintain_order=True)
-
 
 DUPLICATE_OBJECT_REASON = "the same object again: the one that knows more was kept"
 """Reject reason of an object that the dump has in a later or more complete version too."""
