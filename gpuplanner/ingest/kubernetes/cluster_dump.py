@@ -22,7 +22,7 @@ from gpuplanner.ingest.kubernetes.gpu_requests import (
     is_reservation_pod,
 )
 from gpuplanner.ingest.kubernetes.kueue_workloads import KueueWorkload, read_workload
-from gpuplanner.ingest.kubernetes.node_gpus import gpu_model_from_labels, profile_from_labels
+from gpuplanner.ingest.kubernetes.node_labels import gpu_model_from_labels, profile_from_labels
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     DeviceClaim,
     DeviceClass,

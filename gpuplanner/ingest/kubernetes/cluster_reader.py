@@ -40,7 +40,7 @@ from gpuplanner.ingest.kubernetes.job_rows import (
     UncertainRequests,
     make_job_rows,
 )
-from gpuplanner.ingest.kubernetes.node_gpus import NodeDoubt
+from gpuplanner.ingest.kubernetes.node_labels import NodeDoubt
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     NVIDIA_DRA_DRIVER,
     make_inventory,

@@ -26,7 +26,7 @@ from gpuplanner.ingest.kubernetes.gpu_requests import (
     node_defined_memory_units,
 )
 from gpuplanner.ingest.kubernetes.kueue_workloads import KueueWorkload
-from gpuplanner.ingest.kubernetes.node_gpus import partitions_in_mode
+from gpuplanner.ingest.kubernetes.node_labels import partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_DEVICE_CLASS_KIND,
     MIG_DEVICE_CLASS_KIND,

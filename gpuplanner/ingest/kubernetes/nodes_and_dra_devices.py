@@ -24,7 +24,8 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     read_time,
     to_text,
 )
-from gpuplanner.ingest.kubernetes.node_gpus import MIG_CONFIG_LABEL_KEY, NodeGpus, partitions_in_mode, read_node_gpus
+from gpuplanner.ingest.kubernetes.node_gpus import NodeGpus, read_node_gpus
+from gpuplanner.ingest.kubernetes.node_labels import MIG_CONFIG_LABEL_KEY, partitions_in_mode
 from gpuplanner.ingest.source_fields import source_values
 
 MIG_PROFILE_SELECTOR_PATTERN = re.compile(r"\.profile\s*==\s*['\"]([^'\"]+)['\"]")

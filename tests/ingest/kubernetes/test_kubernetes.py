@@ -24,7 +24,7 @@ from gpuplanner.ingest.kubernetes.cluster_dump import DUPLICATE_OBJECT_REASON, U
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.kubernetes.gpu_requests import pod_gpu_requests
 from gpuplanner.ingest.kubernetes.job_rows import COUNTED_WITH_JOB_REASON, NO_GPU_REQUEST_REASON
-from gpuplanner.ingest.kubernetes.node_gpus import count_installed_gpus
+from gpuplanner.ingest.kubernetes.node_labels import count_installed_gpus
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.planner.fleet_limits_and_prices import Limits, Quota
 

@@ -11,7 +11,7 @@ import pytest
 
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
-from gpuplanner.ingest.kubernetes.node_gpus import instances_from_labels
+from gpuplanner.ingest.kubernetes.node_labels import instances_from_labels
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.period_accounts import dataset_ledger
 

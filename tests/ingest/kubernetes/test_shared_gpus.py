@@ -16,7 +16,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.kubernetes.cluster_dump import RESERVATION_POD_REASON
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
 from gpuplanner.ingest.kubernetes.gpu_requests import GPU_FRACTION_KEY, pod_gpu_requests
-from gpuplanner.ingest.kubernetes.node_gpus import read_gpu_register
+from gpuplanner.ingest.kubernetes.node_labels import read_gpu_register
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import read_node
 from gpuplanner.ingest.quality_report import check_text
 
