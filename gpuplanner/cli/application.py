@@ -58,7 +58,9 @@ COMMANDS = {
     "size_command": ("size",),
     "forecast_and_cost_commands": ("forecast", "cost"),
     "plan_report_and_demo_commands": ("plan", "report", "demo"),
-    "compare_simulate_and_binpack_commands": ("simulate", "compare", "fairness", "binpack"),
+    "compare_and_fairness_commands": ("compare", "fairness"),
+    "simulate_command": ("simulate",),
+    "binpack_command": ("binpack",),
     "export_diff_verify_and_catalog_commands": ("catalog", "verify", "export", "diff"),
     "check_watch_and_schedule_commands": ("check", "schedule", "watch"),
 }

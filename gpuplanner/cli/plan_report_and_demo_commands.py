@@ -25,7 +25,7 @@ from gpuplanner.cli.application import (
     show_frame,
     with_fields,
 )
-from gpuplanner.cli.compare_simulate_and_binpack_commands import (
+from gpuplanner.cli.service_plan_options import (
     Latencies,
     LatencyShare,
     OptionalScenarioPath,
@@ -140,7 +140,7 @@ def plan_pools(
     Exit
         Exit code of the command.
     """
-    from gpuplanner.cli.compare_simulate_and_binpack_commands import compare_pools, show_pools
+    from gpuplanner.cli.compare_and_fairness_commands import compare_pools, show_pools
     from gpuplanner.decision.gpu_model_decisions import plan_fleet
     from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 
@@ -323,7 +323,7 @@ def plan_layouts(
 
     Example: gpuplanner plan build/mine/data -o plan.json
     """
-    from gpuplanner.cli.compare_simulate_and_binpack_commands import show_comparison
+    from gpuplanner.cli.compare_and_fairness_commands import show_comparison
     from gpuplanner.core.errors import resolve_name
     from gpuplanner.decision.comparison_record import compare_policies as compare_policies
     from gpuplanner.decision.layout_planning import (

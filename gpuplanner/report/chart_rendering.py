@@ -60,7 +60,7 @@ def chart_spec(chart: ChartType) -> dict[str, Any]:
 
     Examples
     --------
-    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
+    >>> from gpuplanner.report.usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> chart_spec(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))["width"]
     'container'
@@ -134,7 +134,7 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX
 
     Examples
     --------
-    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
+    >>> from gpuplanner.report.usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> chart_to_svg(plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD"))[:4]
     '<svg'
@@ -276,7 +276,7 @@ def charts_to_svg(charts: Sequence[ChartType], *, width: int = SVG_WIDTH_PX) -> 
 
     Examples
     --------
-    >>> from gpuplanner.report.demand_usage_and_cost_charts import plot_costs
+    >>> from gpuplanner.report.usage_and_cost_charts import plot_costs
     >>> import polars as pl
     >>> costs = plot_costs(pl.DataFrame({"tenant": ["a"], "cost": [1.0]}), unit="USD")
     >>> charts_to_svg([costs, costs])[:4]

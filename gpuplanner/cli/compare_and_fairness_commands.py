@@ -1,9 +1,8 @@
-"""Commands that compare: ``compare``, ``fairness``, ``simulate``, ``binpack`` and inference services of ``plan``."""
+"""Commands that compare policies, decisions and teams: ``compare`` and ``fairness``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +10,6 @@ import typer
 from typer import Argument, Option
 
 from gpuplanner.cli.application import (
-    Exit,
     Json,
     Overwrite,
     Quiet,
@@ -22,7 +20,6 @@ from gpuplanner.cli.application import (
     chart_option,
     echo,
     notify,
-    notify_written,
     require_outputs,
     show,
     show_frame,
@@ -30,7 +27,7 @@ from gpuplanner.cli.application import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import polars as pl
 
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
     from gpuplanner.decision.quota_and_placement_comparison import RulesComparison
     from gpuplanner.decision.quota_recommendation import QuotaAdvice
     from gpuplanner.decision.team_fairness import Fairness
-    from gpuplanner.planner.packing_problem import AnyPackingProblem, CostedPacking, Packing
     from gpuplanner.usage.planning_history import FleetPools
 
 
@@ -406,360 +402,3 @@ def _show_teams(fairness: Fairness) -> None:
     title = f"GPU-hours borrowed between teams ('{NO_TENANT_LABEL}': unallocated quota)"
     show_frame(between.sort("gpu_hours", descending=True, maintain_order=True), title=title)
     echo(*(f"{row['tenant']}: {row['why']} {row['next_step']}" for row in fairness.teams.iter_rows(named=True)))
-
-
-_EXIT_BY_STOP_REASON = {"time_limit": Exit.TIME_LIMIT, "user": Exit.INTERRUPTED}
-"""Exit code of ``binpack`` by the reason for which its search stopped early."""
-_DEFAULT_COSTS = {"bin_cost": 1.0, "fire_up_cost": 0.0, "busy_cost": 0.0}
-"""Costs that ``binpack`` takes for those not given if any is given, by argument of ``pack_for_cost``."""
-
-
-@app.command()
-def binpack(
-    file: Annotated[
-        Path,
-        Argument(
-            metavar="FILE",
-            help="Text file: first line 'n capacity 0 0', then 'index start end size' of each item. With --gpu-model "
-            "a CSV file with start, end, profile.",
-        ),
-    ],
-    gpu_model: Annotated[
-        str | None, Option(help="Pack MIG instances onto GPUs of this model; a unique prefix is enough.")
-    ] = None,
-    bin_cost: Annotated[
-        float | None, Option(help="Minimize cost: cost of each GPU that is used. [default: 1 with another cost]")
-    ] = None,
-    fire_up_cost: Annotated[
-        float | None, Option(help="Minimize cost: cost of each change of a GPU from empty to used.")
-    ] = None,
-    busy_cost: Annotated[
-        float | None, Option(help="Minimize cost: cost of a unit of time in which a GPU is used.")
-    ] = None,
-    time_limit: Annotated[float, Option(min=0.1, help="Time limit in seconds.")] = 5.0,
-    work_limit: Annotated[
-        int | None, Option(min=1, help="Limit in million steps, for the same result on every machine.")
-    ] = None,
-    seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
-    out: Annotated[Path | None, Option("-o", "--out", help="CSV file that receives the bin of each item.")] = None,
-    overwrite: Overwrite = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Pack jobs with known times onto the fewest GPUs.
-
-    Also prints a proven lower bound on the number of GPUs.
-
-    Example: gpuplanner binpack jobs.csv --gpu-model A100-80GB
-    """
-    from gpuplanner.core.output_writing import write_csv_safe
-    from gpuplanner.planner.packing_files_and_verification import read_instances, read_packing
-
-    require_outputs(out, inputs=[file])
-    problem = read_packing(file) if gpu_model is None else read_instances(file, gpu_model)
-    cost_options = {"bin_cost": bin_cost, "fire_up_cost": fire_up_cost, "busy_cost": busy_cost}
-    costs = {name: cost for name, cost in cost_options.items() if cost is not None}
-    limits: dict[str, Any] = {"time_limit_s": time_limit, "work_limit": work_limit, "seed": seed}
-    result, packing = _pack_and_verify(file, problem, _DEFAULT_COSTS | costs if costs else {}, limits)
-    if out is not None:
-        write_csv_safe(out, packing.to_frame())
-    show(result.to_dict(), as_json=as_json)
-    notify_written(out, quiet=quiet)
-    raise typer.Exit(_EXIT_BY_STOP_REASON.get(packing.stopped_by, Exit.DONE))
-
-
-def _pack_and_verify(
-    file: Path, problem: AnyPackingProblem, costs: dict[str, float], limits: dict[str, Any]
-) -> tuple[Packing | CostedPacking, Packing]:
-    """Pack items for the fewest GPUs, or for the lowest cost, and verify the result independently.
-
-    Parameters
-    ----------
-    file : Path
-        File of the problem, for errors.
-    problem : AnyPackingProblem
-        Items with their times and sizes.
-    costs : dict of str to float
-        Costs by argument of ``pack_for_cost``; empty: minimize the number of GPUs.
-    limits : dict
-        Time limit, work limit and seed of the search.
-
-    Returns
-    -------
-    tuple
-        Result to print, and the packing.
-    """
-    from gpuplanner.core.errors import require_no_faults
-    from gpuplanner.planner.least_cost_packing import pack_for_cost
-    from gpuplanner.planner.packing_files_and_verification import verify_cost, verify_packing
-    from gpuplanner.planner.packing_search import pack
-
-    if not costs:
-        packing = pack(problem, **limits)
-        require_no_faults(f"packing of {file}", verify_packing(packing, problem))
-        return packing, packing
-    costed_packing = pack_for_cost(problem, **(limits | costs))
-    require_no_faults(f"packing of {file}", verify_cost(costed_packing, problem, **costs))
-    return costed_packing, costed_packing.packing
-
-
-Services = Annotated[
-    Path | None, Option(metavar="DIR", help="Size inference services: folder of measured profiles, one CSV file each.")
-]
-"""Option ``--services``: folder of measured profiles of inference services."""
-Rates = Annotated[
-    Path | None, Option(metavar="CSV", help="With --services: requests per second, one column for each service.")
-]
-"""Option ``--rates``: CSV file of requests per second of each service."""
-Latencies = Annotated[Path | None, Option(metavar="CSV", help="With --services: latency limits in ms, as --rates.")]
-"""Option ``--latencies``: CSV file of the latency limits of each service [ms]."""
-Row = Annotated[int | None, Option(min=1, help="With --services: row of --rates and --latencies.")]
-"""Option ``--row``: row of both CSV files that is used, from 1."""
-LatencyShare = Annotated[
-    float | None, Option(help="With --services: share of the latency limit that a batch may take. [default: 0.45]")
-]
-"""Option ``--latency-share``: share of the latency limit that a batch may take [0-1]."""
-
-
-OptionalScenarioPath = Annotated[
-    str | None,
-    Argument(
-        metavar="SCENARIO",
-        help="Scenario YAML file, dataset folder written by 'gpuplanner ingest', or 'sample'; none with --services.",
-    ),
-]
-"""Argument SCENARIO of ``plan``, which is left out with ``--services``."""
-
-
-@dataclass(frozen=True)
-class ServiceFiles:
-    """Files of the inference services to size.
-
-    - ``services``: Folder of measured profiles.
-    - ``rates``, ``latencies``: CSV files of requests per second and latency limits [ms].
-    - ``row``: Row of both files, counted from 1.
-    - ``latency_share``: Share of the latency limit that a batch may take [0-1].
-    """
-
-    services: Path
-    rates: Path
-    latencies: Path
-    row: int
-    latency_share: float | None
-
-
-def check_service_options(
-    scenario_path: str | None,
-    assignments: Sequence[str],
-    services: Path | None,
-    rates: Path | None,
-    latencies: Path | None,
-    row: int | None,
-    latency_share: float | None,
-) -> ServiceFiles | None:
-    """Check that the options of ``plan`` for services fit together; None if a scenario is to be planned.
-
-    Parameters
-    ----------
-    scenario_path : str, optional
-        Argument SCENARIO.
-    assignments : sequence of str
-        Values of ``--set``.
-    services, rates, latencies : Path, optional
-        Files of the services.
-    row : int, optional
-        Row of rates and latencies.
-    latency_share : float, optional
-        Share of the latency limit that a batch may take. [0-1]
-
-    Raises
-    ------
-    typer.BadParameter
-        If options are missing or exclude each other.
-
-    Examples
-    --------
-    >>> check_service_options("sample", (), None, None, None, None, None) is None
-    True
-    """
-    is_without_services = all(value is None for value in (rates, latencies, row, latency_share))
-    if services is None and scenario_path is not None and is_without_services:
-        return None
-    if services is None:
-        text = "give a SCENARIO, or --services with --rates and --latencies"
-        if scenario_path is not None:
-            text = "--rates, --latencies, --row and --latency-share need --services"
-    elif scenario_path is not None or assignments:
-        text = "use --services without SCENARIO and without --set"
-    elif rates is None or latencies is None:
-        text = "--services needs --rates and --latencies"
-    else:
-        return ServiceFiles(services, rates, latencies, row or 1, latency_share)
-    raise typer.BadParameter(text)
-
-
-def write_plan(out: Path | None, text: Callable[[], str]) -> None:
-    """Write the text of a plan to a file; nothing without a file."""
-    from gpuplanner.core.output_writing import write_atomically
-
-    if out is not None:
-        content = text()
-        write_atomically(out, lambda path: path.write_text(content, encoding="utf-8"))
-
-
-def written_plan_lines(out: Path | None) -> list[str]:
-    """Make the messages that name the file of a plan and the command that verifies it; none without a file."""
-    return [] if out is None else [f"written: {out} (check it: gpuplanner verify {out})"]
-
-
-def size_services(
-    files: ServiceFiles, options: ScenarioOptions, *, out: Path | None, as_json: bool, quiet: bool
-) -> Exit:
-    """Size inference services for the fewest GPUs, verify and print the plan.
-
-    Parameters
-    ----------
-    files : ServiceFiles
-        Profiles, rates and latency limits.
-    options : ScenarioOptions
-        GPU model, seed and limits of the search.
-    out : Path, optional
-        File for the plan.
-    as_json, quiet : bool
-        Print JSON; print no messages.
-
-    Returns
-    -------
-    Exit
-        Exit code of the command.
-    """
-    import polars as pl
-
-    from gpuplanner.planner.inference_service_measurements import (
-        PROFILED_GPU_MODEL,
-        read_service_demands,
-        read_service_profiles,
-    )
-    from gpuplanner.planner.inference_service_plan import (
-        BATCH_LATENCY_FRACTION,
-        plan_services,
-        services_to_json,
-        verify_services,
-    )
-
-    require_outputs(out, inputs=[files.services, files.rates, files.latencies])
-    gpu_model = options.fields.get("gpu_model", PROFILED_GPU_MODEL)
-    profiles = read_service_profiles(files.services, gpu_model)
-    names = profiles["service"].unique(maintain_order=True).to_list()
-    rates, latencies = read_service_demands(files.rates, files.latencies, names, row=files.row)
-    limits = {name: value for name, value in options.fields.items() if name != "gpu_model"}
-    share = BATCH_LATENCY_FRACTION if files.latency_share is None else files.latency_share
-    plan = plan_services(profiles, rates, latencies, gpu_model, latency_share=share, **limits)
-    faults = verify_services(plan, profiles, rates, latencies)
-    values = plan.to_dict()
-    write_plan(out, lambda: services_to_json(plan, profiles, rates, latencies))
-    if as_json:
-        show(values, as_json=True)
-    else:
-        show({name: values[name] for name in values if name not in ("segments", "layouts")})
-        segments = pl.DataFrame([{k: v for k, v in row.items() if k != "gpus"} for row in values["segments"]])
-        show_frame(segments, title="Segments")
-        layouts = pl.DataFrame({"layout": values["layouts"]}, schema={"layout": pl.String})
-        show_frame(layouts.group_by("layout", maintain_order=True).len("gpus"), title="GPUs by layout")
-    notify(*(f"problem: {fault}" for fault in faults))
-    notify(*written_plan_lines(out), quiet=quiet)
-    if faults:
-        return Exit.CHECK_FAILED
-    return Exit.DONE if plan.proven else Exit.TIME_LIMIT
-
-
-WAIT_LABELS = {
-    "mean_completion_s": "mean completion time (s)",
-    "mean_wait_s": "mean queue wait (s)",
-    "last_end_s": "last end (s)",
-    "makespan_s": "first submission to last end (s)",
-    "utilization": "GPUs allocated (share of GPU-time)",
-    "wait_s": "queue wait (s)",
-    "completion_s": "completion time (s)",
-}
-"""Printed labels by key of the JSON output of ``simulate``."""
-
-
-@app.command()
-def simulate(
-    jobs: Annotated[
-        Path,
-        Argument(
-            metavar="JOBS.csv",
-            help="CSV file of jobs, plain or gzip: job_id, submit_time and duration in seconds, num_gpus; optional "
-            "tenant (the team) and limit_s.",
-        ),
-    ],
-    *,
-    gpus: Annotated[int, Option(min=1, help="GPUs of the fleet.")],
-    gpus_per_node: Annotated[
-        int | None, Option(min=1, help="GPUs of each node. [default: one pool without nodes]")
-    ] = None,
-    queue: Annotated[
-        str,
-        Option(
-            help="Queue order: fifo (in order of arrival), pass (first fit: any job that fits), backfill (EASY), "
-            "sjf (shortest job first) or fair (backfill, teams with the least recent use first)."
-        ),
-    ] = "fifo",
-    curve: Annotated[
-        bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs.")
-    ] = False,
-    replications: Annotated[
-        int,
-        Option(
-            min=0,
-            max=1000,
-            help="Also simulate so many resampled lists, and show 80 % intervals of queue wait, completion time and "
-            "makespan.",
-        ),
-    ] = 0,
-    seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Show queue wait against number of GPUs for a list of jobs.
-
-    Counts full GPUs, without MIG; 'gpuplanner compare' simulates MIG layouts.
-
-    Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
-    """
-    import polars as pl
-
-    from gpuplanner.simulator.job_list_simulation import (
-        read_job_list,
-        resample_run,
-        simulate_job_list,
-        summarize_run,
-        tabulate_wait_curve,
-        tabulate_waits,
-    )
-
-    table, remarks = read_job_list(jobs)
-    notify(*(f"{jobs.name}: {remark}" for remark in remarks), quiet=quiet)
-    node_gpus = gpus_per_node or gpus
-    outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
-    summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
-    fleet: dict[str, Any] = {"gpus": gpus, "gpus_per_node": node_gpus, "queue": queue}
-    points = tabulate_wait_curve(table, **fleet) if curve else None
-    intervals = resample_run(table, **fleet, replications=replications, seed=seed) if replications else {}
-    if as_json:
-        optional = {"curve": points, "intervals": intervals or None}
-        show(summary | {"waits": waits} | {k: v for k, v in optional.items() if v is not None}, as_json=True)
-        return
-    show({WAIT_LABELS[name]: value for name, value in summary.items()})
-    if intervals:
-        echo("")
-        rows = [(WAIT_LABELS[name], summary[name], *ends) for name, ends in intervals.items()]
-        title = f"80 % interval over {replications} resampled lists"
-        show_frame(pl.DataFrame(rows, schema=["figure", "value", "low", "high"], orient="row"), title=title)
-    echo("")
-    labelled_waits = waits.with_columns(waits["measure"].replace_strict(WAIT_LABELS))
-    show_frame(labelled_waits, title="Queue wait and completion time of the jobs (s)")
-    if points is not None:
-        show_frame(points, title="Queue wait by number of GPUs (s)")

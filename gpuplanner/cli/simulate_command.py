@@ -1,0 +1,113 @@
+"""The command ``simulate``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from typer import Argument, Option
+
+from gpuplanner.cli.application import (
+    Json,
+    Quiet,
+    app,
+    echo,
+    notify,
+    show,
+    show_frame,
+)
+
+if TYPE_CHECKING:
+    pass
+
+
+WAIT_LABELS = {
+    "mean_completion_s": "mean completion time (s)",
+    "mean_wait_s": "mean queue wait (s)",
+    "last_end_s": "last end (s)",
+    "makespan_s": "first submission to last end (s)",
+    "utilization": "GPUs allocated (share of GPU-time)",
+    "wait_s": "queue wait (s)",
+    "completion_s": "completion time (s)",
+}
+"""Printed labels by key of the JSON output of ``simulate``."""
+
+
+@app.command()
+def simulate(
+    jobs: Annotated[
+        Path,
+        Argument(
+            metavar="JOBS.csv",
+            help="CSV file of jobs, plain or gzip: job_id, submit_time and duration in seconds, num_gpus; optional "
+            "tenant (the team) and limit_s.",
+        ),
+    ],
+    *,
+    gpus: Annotated[int, Option(min=1, help="GPUs of the fleet.")],
+    gpus_per_node: Annotated[
+        int | None, Option(min=1, help="GPUs of each node. [default: one pool without nodes]")
+    ] = None,
+    queue: Annotated[
+        str,
+        Option(
+            help="Queue order: fifo (in order of arrival), pass (first fit: any job that fits), backfill (EASY), "
+            "sjf (shortest job first) or fair (backfill, teams with the least recent use first)."
+        ),
+    ] = "fifo",
+    curve: Annotated[
+        bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs.")
+    ] = False,
+    replications: Annotated[
+        int,
+        Option(
+            min=0,
+            max=1000,
+            help="Also simulate so many resampled lists, and show 80 % intervals of queue wait, completion time and "
+            "makespan.",
+        ),
+    ] = 0,
+    seed: Annotated[int, Option(min=0, help="Seed of the random numbers.")] = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Show queue wait against number of GPUs for a list of jobs.
+
+    Counts full GPUs, without MIG; 'gpuplanner compare' simulates MIG layouts.
+
+    Example: gpuplanner simulate JOBS.csv --gpus 64 --queue backfill --curve
+    """
+    import polars as pl
+
+    from gpuplanner.simulator.job_list_simulation import (
+        read_job_list,
+        resample_run,
+        simulate_job_list,
+        summarize_run,
+        tabulate_wait_curve,
+        tabulate_waits,
+    )
+
+    table, remarks = read_job_list(jobs)
+    notify(*(f"{jobs.name}: {remark}" for remark in remarks), quiet=quiet)
+    node_gpus = gpus_per_node or gpus
+    outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
+    summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
+    fleet: dict[str, Any] = {"gpus": gpus, "gpus_per_node": node_gpus, "queue": queue}
+    points = tabulate_wait_curve(table, **fleet) if curve else None
+    intervals = resample_run(table, **fleet, replications=replications, seed=seed) if replications else {}
+    if as_json:
+        optional = {"curve": points, "intervals": intervals or None}
+        show(summary | {"waits": waits} | {k: v for k, v in optional.items() if v is not None}, as_json=True)
+        return
+    show({WAIT_LABELS[name]: value for name, value in summary.items()})
+    if intervals:
+        echo("")
+        rows = [(WAIT_LABELS[name], summary[name], *ends) for name, ends in intervals.items()]
+        title = f"80 % interval over {replications} resampled lists"
+        show_frame(pl.DataFrame(rows, schema=["figure", "value", "low", "high"], orient="row"), title=title)
+    echo("")
+    labelled_waits = waits.with_columns(waits["measure"].replace_strict(WAIT_LABELS))
+    show_frame(labelled_waits, title="Queue wait and completion time of the jobs (s)")
+    if points is not None:
+        show_frame(points, title="Queue wait by number of GPUs (s)")
