@@ -131,7 +131,8 @@ def report_month_range(
     as_json, quiet : bool
         Print JSON; print no messages.
     """
-    from gpuplanner.report.monthly_report_chain import STEP_LEFT_OUT, MonthChain, parse_month_range, report_months
+    from gpuplanner.report.month_records import STEP_LEFT_OUT, MonthChain
+    from gpuplanner.report.monthly_report_chain import parse_month_range, report_months
 
     months = parse_month_range(month_range, scenario)
     if not months:  # no error: a schedule runs again later
@@ -262,7 +263,7 @@ def watch(
         save_watch_state,
         write_watch_file,
     )
-    from gpuplanner.report.monthly_report_chain import render_watch_page
+    from gpuplanner.report.watch_page import render_watch_page
 
     require_watch_folder(out)
     while True:

@@ -317,7 +317,7 @@ def export_configuration(
             raise typer.BadParameter(
                 f"{names}: only with a plan.json; the files of the recommendation follow --actuator"
             )
-        from gpuplanner.report.change_bundle import export_decision, load_matching_study
+        from gpuplanner.report.bundle_export import export_decision, load_matching_study
 
         study = load_matching_study(Path(given_file))
         decided = _scenario_of_folder(given_file, options) if study is None else options.apply_to(study.scenario)

@@ -468,7 +468,7 @@ def write_scenario_and_bundle(scenario: Scenario, folder: Path, comparison: Comp
     comparison : Comparison
         Policies and decision.
     """
-    from gpuplanner.report.change_bundle import write_bundle_into
+    from gpuplanner.report.bundle_export import write_bundle_into
 
     with replace_directory(folder, mark=START_REPORT_MARK) as new_folder:
         write_bundle_into(scenario, comparison, new_folder)
@@ -495,7 +495,7 @@ def write_services(
         Write the page.
     """
     from gpuplanner.decision.inference_services import plan_inference_services
-    from gpuplanner.report.change_bundle import BUNDLE_FOLDER
+    from gpuplanner.report.bundle_export import BUNDLE_FOLDER
     from gpuplanner.report.inference_sections import render_services_page
     from gpuplanner.report.service_schedule_files import make_service_bundle
 
@@ -549,7 +549,7 @@ def write_pools(
     comparisons : mapping of str to Comparison, optional
         Comparison by pool; writes no pages.
     """
-    from gpuplanner.report.change_bundle import write_bundle_into
+    from gpuplanner.report.bundle_export import write_bundle_into
     from gpuplanner.report.report_rendering import POOLS_FOLDER, pool_folder_name, write_fleet_report
 
     if comparisons is None:

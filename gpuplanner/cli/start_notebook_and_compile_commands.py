@@ -309,7 +309,7 @@ def start(
         answer = {name: comparison_values[name] for name in JSON_PARTS}
         show(answer | {"warnings": warnings, "folder": str(folder)} | written, as_json=True)
     elif verbose and error is None:
-        from gpuplanner.report.change_bundle import make_decision_bundle
+        from gpuplanner.report.bundle_export import make_decision_bundle
 
         bundle = make_decision_bundle(scenario, comparison)
         page_text = written["page"] or f"none: {written['page_reason']}"

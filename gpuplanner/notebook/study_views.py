@@ -44,14 +44,9 @@ from gpuplanner.notebook.what_if import WhatIf
 from gpuplanner.notebook.what_if_answer import simulate_with_able_actuator
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
-from gpuplanner.report.change_bundle import write_handover_folder
-from gpuplanner.report.first_screen import (
-    describe_fleet,
-    draw_fleet,
-    render_first_screen,
-    teams_table,
-    wait_curve_figure,
-)
+from gpuplanner.report.bundle_export import write_handover_folder
+from gpuplanner.report.first_screen import describe_fleet, render_first_screen, teams_table, wait_curve_figure
+from gpuplanner.report.fleet_drawing import draw_fleet
 from gpuplanner.report.focus_files_and_workbooks import write_study_workbook
 from gpuplanner.report.html_page import HtmlSection, to_still_text
 from gpuplanner.report.metric_formulas import value_text

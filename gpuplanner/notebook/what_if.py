@@ -45,7 +45,7 @@ from gpuplanner.notebook.what_if_answer import (
     simulate_with_able_actuator,
     style_html,
 )
-from gpuplanner.report.change_bundle import write_handover_folder
+from gpuplanner.report.bundle_export import write_handover_folder
 from gpuplanner.usage.planning_history import history
 
 if TYPE_CHECKING:

@@ -18,7 +18,8 @@ from gpuplanner.decision.plan_rehearsal import make_drain_rule, rehearse_layout_
 from gpuplanner.planner.layout_plan import Plan
 from gpuplanner.planner.numbered_gpus import assign, initial_gpu_layouts
 from gpuplanner.planner.plan_problem import PlanProblem
-from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK, README_FILE, list_written_files, step_tables
+from gpuplanner.report.bundle_export import BUNDLE_FOLDER_MARK, list_written_files
+from gpuplanner.report.change_bundle import README_FILE, step_tables
 from gpuplanner.report.change_bundle_parts import (
     CLUSTER_POLICY_PURPOSE,
     GPU_OPERATOR_NAMESPACE,

@@ -1,16 +1,14 @@
-"""Monthly reports in one folder: the record of completed steps, its overview page and the page of `watch`."""
+"""Reports of several months, each step made once, with the outdated ones made again."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from itertools import pairwise, zip_longest
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -22,23 +20,26 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError
 from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, is_intact
 from gpuplanner.core.output_writing import lock_for_writing, write_atomically
-from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, is_month
-from gpuplanner.core.serialization import from_plain, load_json, sha256, to_json, to_plain
+from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
+from gpuplanner.core.serialization import sha256, to_json
 from gpuplanner.core.stage_cache_and_data_folders import input_hashes
-from gpuplanner.decision.fleet_checks_and_alerts import INFERRED_FLEET_REASON
-from gpuplanner.decision.replanning import BUNDLE_FOLDER, WatchState
-from gpuplanner.decision.savings_track_record import (
-    baseline_table,
-    evaluate_promises,
-    read_ledger,
-    read_savings,
-    savings_file,
-    score_forecasts,
-)
 from gpuplanner.decision.study import Study
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.report import html_page as page
-from gpuplanner.report.number_formats_and_glossary import escape_html
+from gpuplanner.report.month_overview_page import render_chain_page
+from gpuplanner.report.month_records import (
+    MONTH_CHAIN_FILE,
+    OVERVIEW_PAGE_FILE,
+    STEP_DONE,
+    STEP_FAILED,
+    STEP_LEFT_OUT,
+    STEP_WITHOUT_DATA,
+    Fact,
+    MonthChain,
+    MonthRecord,
+    StepRecord,
+    ledger_path,
+    read_chain,
+)
 from gpuplanner.report.policy_and_team_sections import write_scorecards
 from gpuplanner.report.report_messages_and_pdf import render_mail
 from gpuplanner.report.report_rendering import write_report
@@ -51,266 +52,6 @@ from gpuplanner.usage.planning_history import (
     observation_ends_at,
     open_long_dataset,
 )
-
-MONTH_CHAIN_FORMAT = "gpuplanner.chain/1"
-"""Format name in ``chain.json``."""
-MONTH_CHAIN_FILE = "chain.json"
-"""File of the records of all months."""
-OVERVIEW_PAGE_FILE = "index.html"
-"""Overview page of the folder of monthly reports."""
-STEP_DONE, STEP_FAILED, STEP_LEFT_OUT, STEP_WITHOUT_DATA = "done", "failed", "left out", "no data"
-"""States of a step of a monthly report; without data, the month has no jobs."""
-STEP_NAMES = ("data", "study", "report", "teams", "mail")
-"""Names of the steps of a monthly report, in their order."""
-TEXT_FACT_NAMES = ("nodes", "jobs_hash", "study", "action", "sentence", "status")
-"""Names of the recorded facts that are texts; all others are numbers."""
-
-Fact = str | int | float | None
-"""Value that a step records for the overview page; None: not known."""
-
-
-@dataclass(frozen=True)
-class StepRecord:
-    """Record of one step of a month.
-
-    - ``name``: Step, one of :data:`STEP_NAMES`.
-    - ``state``: ``done``, ``failed``, ``left out`` or ``no data``.
-    - ``outputs``: SHA-256 of each file written, by its path in the folder.
-    - ``facts``: Figures that the overview page shows.
-    - ``error``: Error message of a step that is not done.
-    """
-
-    name: str
-    state: str
-    outputs: Mapping[str, str]
-    facts: Mapping[str, Fact]
-    error: str | None = None
-
-
-@dataclass(frozen=True)
-class MonthRecord:
-    """Record of one month: its inputs as hashes, and its steps.
-
-    - ``month``: ``YYYY-MM``.
-    - ``gpuplanner``: Version that made it.
-    - ``scenario``, ``data``: Hashes of the scenario and of its input files.
-    - ``before``: Hash of the forecast ledger (past forecasts and promised savings) of the previous month; None for the
-      first.
-    - ``steps``: Steps in the order of :data:`STEP_NAMES`.
-    """
-
-    month: str
-    gpuplanner: str
-    scenario: str
-    data: str
-    before: str | None
-    steps: tuple[StepRecord, ...] = ()
-
-    @property
-    def is_complete(self) -> bool:
-        """Whether every step is done, or the month has no data."""
-        states = [step.state for step in self.steps]
-        return states == [STEP_DONE] * len(STEP_NAMES) or states == [STEP_WITHOUT_DATA]
-
-    @property
-    def has_data(self) -> bool:
-        """Whether the report of the month is done, so that later months build on it."""
-        return any(step.name == "report" and step.state == STEP_DONE for step in self.steps)
-
-    @property
-    def facts(self) -> Mapping[str, Fact]:
-        """Facts of all steps by name, such as the number of jobs."""
-        return {name: fact for step in self.steps for name, fact in step.facts.items()}
-
-    @property
-    def nodes(self) -> Mapping[str, int]:
-        """GPUs of each node at the end of the month; empty without a node list."""
-        return json.loads(str(self.facts.get("nodes", "{}")))  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class MonthChain:
-    """Records of the monthly reports in a folder, oldest first; each extends the forecast ledger of the one before."""
-
-    months: tuple[MonthRecord, ...] = ()
-
-    def to_json(self) -> str:
-        """Convert the records to JSON text; the same data, scenario and months give the same bytes."""
-        return to_json({"format": MONTH_CHAIN_FORMAT, "months": [to_plain(record) for record in self.months]})
-
-    def months_before(self, month: str) -> list[MonthRecord]:
-        """List the earlier months that have a report."""
-        return [record for record in self.months if record.month < month and record.has_data]
-
-    def with_month(self, record: MonthRecord) -> MonthChain:
-        """Add a month, or replace its earlier record."""
-        other_months = [month for month in self.months if month.month != record.month]
-        return MonthChain(tuple(sorted([*other_months, record], key=lambda month: month.month)))
-
-
-def read_chain(folder: Path) -> MonthChain:
-    """Read the records of the monthly reports in a folder; empty if it has none.
-
-    Raises
-    ------
-    ScenarioError
-        If the file is not a record of monthly reports.
-    """
-    path = folder / MONTH_CHAIN_FILE
-    if not path.exists():
-        return MonthChain()
-    try:
-        values = load_json(path.read_text(encoding="utf-8"), source=str(path), error=ScenarioError)
-        if values["format"] != MONTH_CHAIN_FORMAT:
-            raise ValueError(values["format"])
-        chain = MonthChain(tuple(from_plain(MonthRecord, record) for record in values["months"]))
-        if fault := next((fault_text for record in chain.months for fault_text in _find_faults(record)), None):
-            raise ValueError(fault)
-        if [record.month for record in chain.months] != sorted({record.month for record in chain.months}):
-            raise ValueError("months that are not in order, each once")
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        todo = "Choose another folder with -o; nothing was changed."
-        raise ScenarioError(str(path), f"a file of {MONTH_CHAIN_FORMAT!r}", str(error), todo) from None
-    # A month that is no longer accepted, with no step done, is of a call that failed at once.
-    return MonthChain(tuple(record for record in chain.months if record.steps or is_month(record.month)))
-
-
-def _find_faults(month: MonthRecord) -> Iterator[str]:
-    """Yield a text for each value in the record of a month that cannot be valid."""
-    if not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", month.month):
-        yield f"month {month.month[:40]!r}"
-    for step, name in zip_longest(month.steps, STEP_NAMES[: len(month.steps)]):
-        if step.name != name or step.state not in (STEP_DONE, STEP_FAILED, STEP_LEFT_OUT, STEP_WITHOUT_DATA):
-            yield f"step {step.name[:40]!r}, {step.state[:40]!r} in {month.month}"
-    for name, fact in month.facts.items():
-        if fact is not None and isinstance(fact, str) != (name in TEXT_FACT_NAMES):
-            yield f"{name[:40]} {str(fact)[:40]!r} in {month.month}"
-    nodes = month.nodes
-    if not (isinstance(nodes, dict) and all(isinstance(gpus, int) for gpus in nodes.values())):
-        yield f"nodes {str(nodes)[:40]!r} in {month.month}"
-
-
-def ledger_path(out: Path, month: str) -> Path:
-    """Return the path of a month's forecast ledger, beside which the file of promised savings lies."""
-    return out / "ledgers" / f"{month}.parquet"
-
-
-MONTH_FILES = {
-    "page": "{month}/index.html", "tables": "{month}/workbook.xlsx", "teams": "teams/{month}/scorecard.csv",
-    "mail": "mail/{month}.eml",
-}  # fmt: skip
-"""Paths of the files of a month by link text, with ``{month}`` as placeholder."""
-SAVINGS_HEADINGS = {
-    "month": "promised in", "seen": "measured in", "promised": "promised [GPU h per week]",
-    "realised": "realised [GPU h per week]", "demand": "variance: demand", "service": "variance: queue waits",
-    "rest": "variance: not carried out",
-}  # fmt: skip
-"""Headings of the table of promised and realised savings, by column."""
-FORECAST_HEADINGS = {
-    "month": "forecast of", "slots": "intervals observed", "coverage": "within the 90 % interval",
-    "error": "mean error against the naive forecast",
-}  # fmt: skip
-"""Headings of the table of evaluated forecasts, by column."""
-
-
-def render_chain_page(chain: MonthChain, out: Path, locale: str = "en") -> str:
-    """Render the overview page of a folder of monthly reports, with links to files that exist."""
-    reported = [record for record in chain.months if record.has_data]
-    inferred_months = [record.month for record in reported if record.facts.get("fleet_inferred")]
-    notes = [page.note(f"{', '.join(inferred_months)}: {INFERRED_FLEET_REASON}.")] if inferred_months else []
-    for earlier, later in pairwise(reported):
-        change_text = describe_node_changes(earlier.nodes, later.nodes)
-        notes += [page.note(f"{later.month}: {change_text}")] if change_text else []
-    sections = [page.section("Months", _months_table(chain), *notes, _list_month_files(chain, out))]
-    if reported:
-        ledger = ledger_path(out, reported[-1].month)
-        sections += [page.section("Savings: promised and realised", *_savings_parts(ledger)),
-                  page.section("Forecast accuracy", *_forecast_parts(ledger))]  # fmt: skip
-    months = f"{chain.months[0].month} to {chain.months[-1].month}" if chain.months else "no month yet"
-    body, facts = "\n".join(sections), {"gpuplanner": __version__}
-    return page.render_page(body, title="GPU reports", subtitle=months, provenance=facts, locale=locale)
-
-
-def _months_table(chain: MonthChain) -> str:
-    """Render the table of months, newest first, with links to their reports."""
-    rows = []
-    for record in reversed(chain.months):
-        facts = record.facts
-        sentence = facts.get("sentence", "") if record.has_data else ""
-        rows.append({
-            "month": record.month, "jobs": facts.get("jobs"), "GPUs": facts.get("fleet_gpus"),
-            "advised": facts.get("gpus"), "saves": facts.get("saving_gpu_hours_per_week"),
-            "decision": f"{sentence} {_describe_unfinished(record)}".strip(),
-        })  # fmt: skip
-    headings = {"GPUs": "installed GPUs", "advised": "recommended", "saves": "capacity freed [GPU h per week]"}
-    schema = {"month": pl.String, "jobs": pl.Int64, "GPUs": pl.Int64, "advised": pl.Int64, "saves": pl.Float64,
-              "decision": pl.String}  # fmt: skip
-    table = page.table(
-        pl.DataFrame(rows, schema=schema), caption="Months, newest first", headings=headings,
-        formats={"saves": ",.0f"},
-    )  # fmt: skip
-    for record in chain.months:  # a name of digits, and a page that was written
-        if record.has_data:
-            row = f'<th scope="row">{record.month}</th>'
-            link = f'<th scope="row"><a href="{record.month}/index.html">{record.month}</a></th>'
-            table = table.replace(row, link)
-    return table
-
-
-def _describe_unfinished(record: MonthRecord) -> str:
-    """Describe in a sentence the step at which a month's report stopped; empty if it is complete."""
-    unfinished = next((step for step in record.steps if step.state != STEP_DONE), None)
-    if unfinished is not None:
-        return f"{unfinished.state.capitalize()} ({unfinished.name}): {unfinished.error or ''}"
-    return "" if record.is_complete else "Started, not complete."
-
-
-def _list_month_files(chain: MonthChain, out: Path) -> str:
-    """Render links to the existing files of each month."""
-    lines = []
-    for record in reversed(chain.months):
-        paths = {name: path.format(month=record.month) for name, path in MONTH_FILES.items()}
-        links = [f'<a href="{path}">{name}</a>' for name, path in paths.items() if (out / path).is_file()]
-        lines += [f"<li>{escape_html(record.month)}: {', '.join(links)}</li>"] if links else []
-    return f"<ul>{''.join(lines)}</ul>" if lines else ""
-
-
-def _savings_parts(ledger: Path) -> list[str]:
-    """Render savings promised and realised, month by month."""
-    months = read_savings(savings_file(ledger))
-    results = list(evaluate_promises(months))
-    if not results:
-        text = "Savings are measured once the next month is reported, for a fleet with a node list."
-        return [page.note(text)]
-    if not any(result.promised or result.realised for result in results):
-        return [page.note("The measured months had no promised and no realised savings.")]
-    fields = attrgetter("month", "next_month", "promised", "realised", "demand", "service", "not_carried_out")
-    rows = list(map(fields, results))
-    schema = {name: pl.String if name in ("month", "seen") else pl.Float64 for name in SAVINGS_HEADINGS}
-    standing = baseline_table(months)
-    hours, usd = standing["saved_gpu_hours"].sum(), standing["total_usd"][-1]
-    money = f" ({usd:,.2f} USD)" if usd else ""
-    total_text = f"All months used {hours:,.0f} GPU-hours less than at the level of the first month{money}."
-    return [
-        page.paragraph(total_text),
-        page.table(pl.DataFrame(rows, schema=schema, orient="row"), caption="Promised and realised savings",
-                   headings=SAVINGS_HEADINGS, formats=dict.fromkeys(list(SAVINGS_HEADINGS)[2:], "+,.0f")),
-    ]  # fmt: skip
-
-
-def _forecast_parts(ledger: Path) -> list[str]:
-    """Render the accuracy of earlier forecasts."""
-    record = score_forecasts(read_ledger(ledger))
-    if record.is_empty():
-        return [page.note("Forecast accuracy is known in the next month, once the forecast hours are over.")]
-    frame = record.select(
-        month=pl.col("cutoff").dt.strftime("%Y-%m-%d"), slots="slots", coverage="coverage_90",
-        error=pl.col("mae") / pl.col("naive_mae"),
-    )  # fmt: skip
-    explanation = page.note("Below 1, the forecast beats the naive forecast, which repeats the last value.")
-    formats = {"coverage": ".0%", "error": ".2f"}
-    return [page.table(frame, caption="Evaluated forecasts", headings=FORECAST_HEADINGS, formats=formats), explanation]
-
 
 ReportProgress = Callable[[str], None]
 """Function that shows a progress message."""
@@ -659,67 +400,3 @@ JOB_FACTS = ("jobs_hash", "observed_share")
 """Facts of the data step that change with the jobs of the month."""
 CHAINED_STEPS = ("report", "teams", "mail")
 """Steps that depend on the forecast ledger of the previous month."""
-
-
-WATCH_RUN_HEADINGS = {
-    "at": "run", "gain": "expected gain [GPU h]", "chance": "probability", "realised": "realised gain [GPU h]",
-    "regret": "regret against hindsight [GPU h]",
-}  # fmt: skip
-"""Headings of the table of runs of `gpuplanner watch`, by column."""
-
-
-def render_watch_page(watch_state: WatchState, *, refresh_s: float | None = None, locale: str = "en") -> str:
-    """Render the page of `gpuplanner watch`.
-
-    Parameters
-    ----------
-    watch_state : WatchState
-        State of the watch after its last run.
-    refresh_s : float, optional
-        Interval after which the browser reloads the page. [s]
-    locale : str
-        Locale of numbers and dates.
-
-    Returns
-    -------
-    str
-        HTML page.
-
-    Examples
-    --------
-    >>> state = WatchState(at="2026-02-02T00:00:00Z", sentence="The fleet stays as it is.")
-    >>> html = render_watch_page(state, refresh_s=60)
-    >>> '<meta http-equiv="refresh" content="60">' in html, "The fleet stays as it is." in html
-    (True, True)
-    """
-    counts = {
-        "runs": f"{watch_state.looks:,}",
-        "change bundles written": f"{watch_state.packs:,}",
-        "failed runs": f"{watch_state.failures:,}",
-        "evaluated runs": f"{watch_state.evaluated:,}",
-        "realised gain of their change bundles": f"{watch_state.realised:,.0f} GPU-hours",
-        "regret of their recommendations against hindsight": f"{watch_state.regret:,.0f} GPU-hours",
-    }
-    status = [page.paragraph(watch_state.sentence or "No run yet.")]
-    if watch_state.pack_at:
-        link = f'<a href="{BUNDLE_FOLDER}/steps.csv">Latest change bundle</a>'
-        status.append(f"<p>{link}, {escape_html(watch_state.pack_at)}: its changes in order.</p>")
-    parts = [page.section("Status", *status, page.value_table(counts, caption="Runs so far"))]
-    if watch_state.jobs:
-        jobs = pl.DataFrame([vars(job) for job in watch_state.jobs])
-        parts.append(page.section("Jobs to move", page.table(jobs, caption="Jobs that outgrow their allocation")))
-    if watch_state.past:
-        explanation = page.note("A gain covers the hours until the next run, which can change the rest of the plan.")
-        formats = {"chance": ".0%"}
-        runs = page.table(
-            watch_state.runs_table(), caption="Runs, newest first", headings=WATCH_RUN_HEADINGS, formats=formats
-        )
-        parts.append(page.section("Runs", explanation, runs))
-    return page.render_page(
-        "\n".join(parts),
-        title="Watch",
-        subtitle=f"data to {watch_state.at}" if watch_state.at else "no run yet",
-        provenance={"gpuplanner": __version__, "data": watch_state.data or "none"},
-        refresh_s=refresh_s,
-        locale=locale,
-    )

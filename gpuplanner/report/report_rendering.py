@@ -68,7 +68,7 @@ from gpuplanner.planner.fleet_plans_and_comparisons import fleet_to_json
 from gpuplanner.planner.layout_plan import plan_to_json
 from gpuplanner.report import html_page as page
 from gpuplanner.report import monthly_sections
-from gpuplanner.report.change_bundle import write_bundle_into
+from gpuplanner.report.bundle_export import write_bundle_into
 from gpuplanner.report.cost_and_forecast_sections import render_forecast_record, render_savings_record
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_warnings
 from gpuplanner.report.focus_files_and_workbooks import study_notes, write_study_workbook

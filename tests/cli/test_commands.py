@@ -16,7 +16,7 @@ import typer
 from gpuplanner import __version__
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.report.change_bundle import export_decision, make_decision_bundle
+from gpuplanner.report.bundle_export import export_decision, make_decision_bundle
 
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 
@@ -153,7 +153,7 @@ def test_a_plan_of_named_nodes_is_exported_and_verifies(command, tmp_path, study
 
 def test_export_opens_the_study_of_a_folder(command, tmp_path, study, monkeypatch):
     study.save(tmp_path / "s")
-    monkeypatch.setattr("gpuplanner.report.change_bundle.study_comparison", None)
+    monkeypatch.setattr("gpuplanner.report.bundle_export.study_comparison", None)
     code, _, err = command("export", str(tmp_path / "s"), "-o", str(tmp_path / "export"))
     assert code == 0, err
     page = (tmp_path / "export" / "README.md").read_text()

@@ -16,7 +16,7 @@ from gpuplanner.decision.comparison_record import record_comparison
 from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import DecisionBasis, decide
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.report.change_bundle import make_decision_bundle
+from gpuplanner.report.bundle_export import make_decision_bundle
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet
 
 pytestmark = pytest.mark.long

@@ -41,7 +41,8 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.report import number_formats_and_glossary as figures
-from gpuplanner.report.first_screen import draw_fleet, list_badges, make_cards, render_first_screen
+from gpuplanner.report.first_screen import list_badges, make_cards, render_first_screen
+from gpuplanner.report.fleet_drawing import draw_fleet
 from gpuplanner.report.html_page import render_page, section
 from gpuplanner.report.metric_formulas import layout_table
 from gpuplanner.report.policy_and_team_sections import render_policy_section, render_wait_section

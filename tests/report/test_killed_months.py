@@ -17,7 +17,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.report import monthly_report_chain as room
-from gpuplanner.report.monthly_report_chain import read_chain
+from gpuplanner.report.month_records import read_chain
 from tests.decision.recurring.small_fleets import SmallFleet
 from tests.report.test_months import SIX, Works, files
 

@@ -30,7 +30,8 @@ from gpuplanner.decision.savings_track_record import LEDGER_SCHEMA
 from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report import monthly_report_chain as room
-from gpuplanner.report.monthly_report_chain import read_chain, report_months
+from gpuplanner.report.month_records import read_chain
+from gpuplanner.report.monthly_report_chain import report_months
 from tests.decision.recurring.small_fleets import SmallFleet
 
 MISSING_ON_MIG = f"{NO_TELEMETRY_TEXT}; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE"

@@ -22,7 +22,7 @@ from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
 from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
-from gpuplanner.report import change_bundle
+from gpuplanner.report import bundle_export
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
 from gpuplanner.report.export_verification import looks_like_layout_file, verify_file
@@ -773,9 +773,9 @@ def test_slurm_verifies_the_layout_that_mig_parted_finds(tmp_path: Path) -> None
 
 def test_an_actuator_of_another_scheduler_is_warned_of_on_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     facts = SimpleNamespace(source_facts=SimpleNamespace(source="slurm"))
-    monkeypatch.setattr(change_bundle, "read_metadata", lambda _: facts)
-    assert change_bundle.find_actuator_mismatch(Scenario(actuator="slurm")) == ""
-    caution = change_bundle.find_actuator_mismatch(Scenario(actuator="mig-manager"))
+    monkeypatch.setattr(bundle_export, "read_metadata", lambda _: facts)
+    assert bundle_export.find_actuator_mismatch(Scenario(actuator="slurm")) == ""
+    caution = bundle_export.find_actuator_mismatch(Scenario(actuator="mig-manager"))
     assert "mig-manager is a part of Kubernetes" in caution
     rules, cost = fixed("mig-manager"), ChangeCost.from_catalogue(BOARD, "mig-manager")
     words = replace(TOLD, caution=caution, risk="Risk: in resampled weeks, p95 queue wait on 3g.40gb 9 to 22 h.")

@@ -20,7 +20,8 @@ from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.kubernetes.cluster_reader import read_kubernetes
-from gpuplanner.report.change_bundle import README_FILE, _read_quotas
+from gpuplanner.report.bundle_export import _read_quotas
+from gpuplanner.report.change_bundle import README_FILE
 from gpuplanner.report.change_bundle_parts import FleetBundle
 from gpuplanner.report.kubernetes_files import divide_instances
 from gpuplanner.simulator.scheduling_rules import Drain

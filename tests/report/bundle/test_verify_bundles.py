@@ -9,7 +9,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
-from gpuplanner.report.change_bundle import BUNDLE_FOLDER_MARK
+from gpuplanner.report.bundle_export import BUNDLE_FOLDER_MARK
 from gpuplanner.report.change_bundle_parts import PageText
 from gpuplanner.report.plan_and_bundle_verification import verify_any
 from tests.report.bundle import test_pack as packs
