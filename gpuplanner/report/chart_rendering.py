@@ -19,7 +19,9 @@ INK = "#1f2933"
 SVG_WIDTH_PX = 860
 """Default width of an SVG file [px]."""
 NOTEBOOK_CHART_WIDTH_PX = 720
-"""Default width of a chart in a notebook [px]."""
+"""Width of a chart in a notebook that is not in sight when it is drawn, and of its picture [px]."""
+_FRAME_WIDTH_PX = f"clamp(containerSize()[0] || {NOTEBOOK_CHART_WIDTH_PX}, 480, 1100)"
+"""Vega expression of the width that a chart takes in a notebook: that of its output, within limits [px]."""
 NARROW_CHART_WIDTH_PX = 360
 """Width of the image that is shown in narrow windows, as on a telephone [px]."""
 _SVG_DRAWING_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
@@ -143,14 +145,14 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX
 
 
 def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX, brush: str = "") -> dict[str, Any]:
-    """Fit a specification to a notebook; a time axis is moved by dragging and zoomed by Alt and the mouse wheel.
+    """Fit a chart to the width of a notebook; a time axis is moved by dragging and zoomed by Alt and the mouse wheel.
 
     Parameters
     ----------
     spec : mapping
         Vega-Lite specification; it is not changed.
     width : int
-        Width of a chart of this package; others keep their own. [px]
+        Width for which the panels and the legend of a chart of this package are laid out. [px]
     brush : str
         Name of a selection of times by dragging, in place of moving and zooming.
 
@@ -166,10 +168,26 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     if not brush:
         common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
     views: list[str] = []
-    named = _name_time_views(fitted(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
+    named = _name_time_views(_follow_frame(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
     # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
     params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
     return named | {"params": params} if params and "params" not in named else named
+
+
+def _follow_frame(spec: dict[str, Any], width: int) -> dict[str, Any]:
+    """Fit a specification to a width, which the browser replaces by that of the frame."""
+    followed = fitted(spec, width)
+    columns, panels = followed.get("columns", 1), followed["usermeta"].get("panels")
+    part = followed.get("concat", [followed.get("spec", followed)])[0]
+    update = f"floor({_FRAME_WIDTH_PX} / {columns}) - {width // columns - part['width']}"
+    # Vega-Lite alone follows the frame only in charts of one panel, and one that is drawn out of sight stays empty.
+    signal = {"init": update, "on": [{"events": "window:resize", "update": update}]}
+    if panels is None:
+        followed["width"] = "container"
+    is_column = "concat" in followed and columns == 1
+    name = "width" if panels is None or is_column else "child_width" if "spec" in followed else "childWidth"
+    patch = {"op": "add" if is_column else "replace", "path": "/signals/0", "value": {"name": name} | signal}
+    return followed | {"usermeta": followed["usermeta"] | {"embedOptions": {"patch": [patch]}}}
 
 
 def _name_time_views(part: dict[str, Any], name: str, views: list[str]) -> dict[str, Any]:
