@@ -168,7 +168,8 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     if not brush:
         common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
     views: list[str] = []
-    named = _name_time_views(_follow_frame(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
+    followed = _follow_frame(escaped, width) if "usermeta" in escaped else escaped
+    named = _name_time_views(followed, brush or "zoom", views)
     # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
     params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
     return named | {"params": params} if params and "params" not in named else named
