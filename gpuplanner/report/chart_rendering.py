@@ -199,21 +199,15 @@ def _name_time_views(part: dict[str, Any], name: str, views: list[str]) -> dict[
     if "spec" in part:
         return part | {"spec": _name_time_views(part["spec"], name, views)}
     if "layer" in part:
-        first = next((number for number, layer in enumerate(part["layer"]) if _has_time_axis(layer)), None)
-        layers = [
-            _name_time_views(layer, name, views) if n == first else layer for n, layer in enumerate(part["layer"])
-        ]
+        layers, n_before = list(part["layer"]), len(views)
+        for number, layer in enumerate(layers):
+            if len(views) == n_before:
+                layers[number] = _name_time_views(layer, name, views)
         return part | {"layer": layers}
-    if not _has_time_axis(part):
+    if part.get("encoding", {}).get("x", {}).get("type") != "temporal":
         return part
     views.append(name + _VIEW_SUFFIX)
     return part | {"name": views[-1]}
-
-
-def _has_time_axis(part: Mapping[str, Any]) -> bool:
-    """Return whether a chart, or a layer of it, has times on its horizontal axis."""
-    is_time = part.get("encoding", {}).get("x", {}).get("type") == "temporal"
-    return bool(is_time or any(_has_time_axis(layer) for layer in part.get("layer", [])))
 
 
 def chart_outputs(spec: dict[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX) -> dict[str, Any]:
