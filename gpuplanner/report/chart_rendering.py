@@ -162,13 +162,12 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     >>> interactive(spec)["params"][0]["bind"]
     'scales'
     """
-    escaped: dict[str, Any] = _escape_texts(dict(spec))
     select: dict[str, Any] = {"type": "interval", "encodings": ["x"]}
     common: dict[str, Any] = {"select": select | {"mark": _BRUSH_MARK}}
     if not brush:
         common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
     views: list[str] = []
-    followed = _follow_frame(escaped, width) if "usermeta" in escaped else escaped
+    followed = _follow_frame(dict(spec), width) if "usermeta" in spec else dict(spec)
     named = _name_time_views(followed, brush or "zoom", views)
     # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
     params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
