@@ -490,10 +490,17 @@ _POLICY_SCHEMA = {
 
 
 def make_policy_table(comparison: Comparison) -> pl.DataFrame:
-    """Tabulate today's fleet and each policy: its meaning, GPU-hours and added waits."""
+    """Tabulate today's fleet and each policy: its meaning, GPU-hours and added waits.
+
+    What a simulation would tell is missing for a policy that the actuator cannot apply.
+    """
     values = [tuple(getattr(row, name) for name in _POLICY_SCHEMA) for row in comparison.rows]
     table = pl.DataFrame(values, _POLICY_SCHEMA, orient="row")
-    return table.with_columns(meets_target=pl.when(pl.col("policy") != TODAY).then("meets_target"))
+    is_known = pl.col("performable") | pl.col("gpu_hours").is_not_null()
+    return table.with_columns(
+        meets_target=pl.when(is_known, pl.col("policy") != TODAY).then("meets_target"),
+        never_started=pl.when(is_known).then("never_started"),
+    )
 
 
 def format_policies_within_limit(comparison: Comparison) -> str:

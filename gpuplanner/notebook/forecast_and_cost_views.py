@@ -50,7 +50,7 @@ def twenty_jobs() -> View:
     Returns
     -------
     View
-        Claimed and measured figures, and each policy with its 95 % interval; ``frame()`` has one row a policy and
+        Claimed and measured figures, and each policy with its 95 % interval; ``df`` has one row for each policy and
         metric: ``policy, metric, unit, mean, low, high``.
 
     Examples

@@ -13,7 +13,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuplanner.core.errors import GpuPlannerError, first_error_line
+from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional, report_steps_to
 from gpuplanner.core.output_manifests_and_overwrite_checks import allow_overwriting_within
 from gpuplanner.core.output_writing import write_atomically
@@ -334,10 +334,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             name = SHORT_NAMES.get(row.policy, row.policy)
             self._call_in_kernel(self._show_status, number, f"Simulating policy {name} with another actuator ...")
             with contextlib.suppress(CancelledError):
-                try:
-                    known_rows[row.policy] = simulate_with_able_actuator(base, row, stop_if_stale)
-                except GpuPlannerError as error:
-                    known_rows[row.policy] = replace(row, reason=first_error_line(error))
+                known_rows[row.policy] = simulate_with_able_actuator(base, row, stop_if_stale)
                 self._call_in_kernel(self._add_rows, number)
             self._call_in_kernel(self._show_status, number, "")
 

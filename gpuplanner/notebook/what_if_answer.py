@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from html import escape
 from itertools import pairwise
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gpuplanner.core.errors import GpuPlannerError, first_error_line
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, figure_text, wait_text
@@ -463,10 +464,9 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, fleet: PlannedFleet, *, is_
     is_met = row.meets_target and not (row.reason and (is_shown or row.policy == TODAY))
     verdict = "yes" if is_met else f"no: {row.reason or 'misses the limit'}"
     if not row.performable:
-        figures, kind, able = answer.other_rows.get(row.policy, row), "muted", list_able_actuators(row.policy, fleet)
-        verdict = f"needs {' or '.join(able)}" if able else row.reason or ""
-        if figures.reason and figures.reason != row.reason:  # that actuator gave no figures
-            verdict += f"; {figures.reason}"
+        able = list_able_actuators(row.policy, fleet)
+        kind, figures = "muted", answer.other_rows.get(row.policy, replace(row, reason=_needs_text(able) or row.reason))
+        verdict = figures.reason or ""
     cells = [
         figure_text(figures.peak_gpus, ",.0f"),
         figure_text(figures.gpu_hours_promised, ",.0f"),
@@ -486,6 +486,8 @@ def simulate_with_able_actuator(
 ) -> PolicyRow:
     """Simulate a policy that the actuator cannot apply with one that can; the row itself where none can.
 
+    The reason of the row names the actuators that can apply the policy and the one that was simulated.
+
     Parameters
     ----------
     scenario : Scenario
@@ -498,8 +500,18 @@ def simulate_with_able_actuator(
     able = [] if row.performable else list_able_actuators(row.policy, history(scenario).fleet)
     if not able:
         return row
-    simulated = compare_policies(scenario.but(actuator=able[0]), report_trial).find_row(row.policy)
-    return row if simulated is None else replace(simulated, performable=False, reason=row.reason)
+    try:
+        simulated = compare_policies(scenario.but(actuator=able[0]), report_trial).find_row(row.policy) or row
+    except GpuPlannerError as error:
+        simulated = replace(row, reason=first_error_line(error))
+    needs = _needs_text([f"{able[0]} (simulated)", *able[1:]] if simulated.gpu_hours is not None else able)
+    why = simulated.reason if simulated.reason != row.reason else None
+    return replace(simulated, performable=False, reason="; ".join(filter(None, (needs, why))))
+
+
+def _needs_text(actuators: Sequence[str]) -> str:
+    """State the actuators of which a policy needs one; empty where none can apply it."""
+    return f"needs {' or '.join(actuators)}" if actuators else ""
 
 
 def looks_ahead(scenario: Scenario) -> bool:

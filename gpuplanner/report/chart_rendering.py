@@ -19,7 +19,9 @@ INK = "#1f2933"
 SVG_WIDTH_PX = 860
 """Default width of an SVG file [px]."""
 NOTEBOOK_CHART_WIDTH_PX = 720
-"""Default width of a chart in a notebook [px]."""
+"""Width of a chart in a notebook that is not in sight when it is drawn, and of its picture [px]."""
+_FRAME_WIDTH_PX = f"clamp(containerSize()[0] || {NOTEBOOK_CHART_WIDTH_PX}, 480, 1100)"
+"""Vega expression of the width that a chart takes in a notebook: that of its output, within limits [px]."""
 NARROW_CHART_WIDTH_PX = 360
 """Width of the image that is shown in narrow windows, as on a telephone [px]."""
 _SVG_DRAWING_TAG = re.compile(r"<(?:path|g|rect|line)\b[^>]*>")
@@ -143,14 +145,14 @@ def chart_to_svg(chart: ChartType | dict[str, Any], *, width: int = SVG_WIDTH_PX
 
 
 def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX, brush: str = "") -> dict[str, Any]:
-    """Fit a specification to a notebook; a time axis is moved by dragging and zoomed by Alt and the mouse wheel.
+    """Fit a chart to the width of a notebook; a time axis is moved by dragging and zoomed by Alt and the mouse wheel.
 
     Parameters
     ----------
     spec : mapping
         Vega-Lite specification; it is not changed.
     width : int
-        Width of a chart of this package; others keep their own. [px]
+        Width for which the panels and the legend of a chart of this package are laid out. [px]
     brush : str
         Name of a selection of times by dragging, in place of moving and zooming.
 
@@ -160,16 +162,32 @@ def interactive(spec: Mapping[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX
     >>> interactive(spec)["params"][0]["bind"]
     'scales'
     """
-    escaped: dict[str, Any] = _escape_texts(dict(spec))
     select: dict[str, Any] = {"type": "interval", "encodings": ["x"]}
     common: dict[str, Any] = {"select": select | {"mark": _BRUSH_MARK}}
     if not brush:
         common = {"select": select | {"zoom": "wheel![event.altKey]"}, "bind": "scales"}
     views: list[str] = []
-    named = _name_time_views(fitted(escaped, width) if "usermeta" in escaped else escaped, brush or "zoom", views)
+    followed = _follow_frame(dict(spec), width) if "usermeta" in spec else dict(spec)
+    named = _name_time_views(followed, brush or "zoom", views)
     # Stated at the top, by the names of the views: Altair would repeat what stands in a layer.
     params = [common | {"name": view.removesuffix(_VIEW_SUFFIX), "views": [view]} for view in views]
     return named | {"params": params} if params and "params" not in named else named
+
+
+def _follow_frame(spec: dict[str, Any], width: int) -> dict[str, Any]:
+    """Fit a specification to a width, which the browser replaces by that of the frame."""
+    followed = fitted(spec, width)
+    columns, panels = followed.get("columns", 1), followed["usermeta"].get("panels")
+    part = followed.get("concat", [followed.get("spec", followed)])[0]
+    update = f"floor({_FRAME_WIDTH_PX} / {columns}) - {width // columns - part['width']}"
+    # Vega-Lite alone follows the frame only in charts of one panel, and one that is drawn out of sight stays empty.
+    signal = {"init": update, "on": [{"events": "window:resize", "update": update}]}
+    if panels is None:
+        followed["width"] = "container"
+    is_column = "concat" in followed and columns == 1
+    name = "width" if panels is None or is_column else "child_width" if "spec" in followed else "childWidth"
+    patch = {"op": "add" if is_column else "replace", "path": "/signals/0", "value": {"name": name} | signal}
+    return followed | {"usermeta": followed["usermeta"] | {"embedOptions": {"patch": [patch]}}}
 
 
 def _name_time_views(part: dict[str, Any], name: str, views: list[str]) -> dict[str, Any]:
@@ -180,21 +198,15 @@ def _name_time_views(part: dict[str, Any], name: str, views: list[str]) -> dict[
     if "spec" in part:
         return part | {"spec": _name_time_views(part["spec"], name, views)}
     if "layer" in part:
-        first = next((number for number, layer in enumerate(part["layer"]) if _has_time_axis(layer)), None)
-        layers = [
-            _name_time_views(layer, name, views) if n == first else layer for n, layer in enumerate(part["layer"])
-        ]
+        layers, n_before = list(part["layer"]), len(views)
+        for number, layer in enumerate(layers):
+            if len(views) == n_before:
+                layers[number] = _name_time_views(layer, name, views)
         return part | {"layer": layers}
-    if not _has_time_axis(part):
+    if part.get("encoding", {}).get("x", {}).get("type") != "temporal":
         return part
     views.append(name + _VIEW_SUFFIX)
     return part | {"name": views[-1]}
-
-
-def _has_time_axis(part: Mapping[str, Any]) -> bool:
-    """Return whether a chart, or a layer of it, has times on its horizontal axis."""
-    is_time = part.get("encoding", {}).get("x", {}).get("type") == "temporal"
-    return bool(is_time or any(_has_time_axis(layer) for layer in part.get("layer", [])))
 
 
 def chart_outputs(spec: dict[str, Any], *, width: int = NOTEBOOK_CHART_WIDTH_PX) -> dict[str, Any]:

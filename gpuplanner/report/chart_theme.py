@@ -275,7 +275,9 @@ def utc_axis(rows: pl.DataFrame, start: str, end: str = "", *, slot: str = "time
     # An interval that ends at midnight has nothing of the day that begins there.
     shown = (first_and_last[0], first_and_last[1] - timedelta(microseconds=bool(end)))
     days = " to ".join(dict.fromkeys(f"{instant:%Y-%m-%d}" for instant in shown))
-    axis = alt.Axis(labelExpr=_TIME_LABEL_EXPRESSION, labelFlush=True, labelBound=True, grid=False)
+    # More labels than fit would be dropped in turn, and with them those of the days.
+    step_ms = (first_and_last[1] - first_and_last[0]).total_seconds() * 100
+    axis = alt.Axis(labelExpr=_TIME_LABEL_EXPRESSION, labelFlush=True, labelBound=True, grid=False, tickMinStep=step_ms)
     scale = alt.Scale(type="utc", nice=False)
     return alt.X(f"{start}:T", title=f"{slot}, {days} ({tz})", scale=scale, axis=axis)
 

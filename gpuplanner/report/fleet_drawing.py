@@ -64,7 +64,7 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
         groups, unit = _draw_nodes(kinds, gpu_model, one_row_each=nodes <= MAX_NODE_ROWS), 1
     about = "One box is a GPU" if unit == 1 else f"One box is {unit:,} GPUs"
     partitioned = decision.partitioned_gpus
-    about = "Box: GPU, not by index; width: memory; white: no instance" if partitioned else about
+    about = "Box: GPU, not by index; width: memory; empty: no instance" if partitioned else about
 
     bought = sum(part.gpus for part in decision.layouts if part.to_buy)
     full = sum(part.gpus for part in own_layouts if part.layout == LAYOUT_FULL)

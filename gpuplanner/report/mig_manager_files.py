@@ -128,15 +128,12 @@ MAX_CONFIG_MAP_BYTES = 1_000_000
 _DNS_LABEL_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
 """Pattern of one part of a DNS name."""
 _DNS_NAME_PATTERN = re.compile(rf"{_DNS_LABEL_PATTERN}(?:\.{_DNS_LABEL_PATTERN})*")
-"""Names that Kubernetes allows for nodes and ConfigMaps."""
+"""Names that Kubernetes allows for nodes."""
 _MAX_KUBERNETES_NAME_CHARACTERS = 253
 """Maximum characters of a Kubernetes name."""
 
 
-def to_config_map(
-    plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None, name: str = MIG_CONFIG_MAP_NAME,
-    namespace: str = GPU_OPERATOR_NAMESPACE,
-) -> str:  # fmt: skip
+def to_config_map(plan: pl.DataFrame, gpu_model: GpuModel | str, *, at: datetime | None = None) -> str:
     """Render the node states of a plan as the ConfigMap that the MIG manager reads.
 
     Apply it with ``kubectl apply -f``, then name it in the ClusterPolicy: ``spec.migManager.config.name``.
@@ -145,8 +142,6 @@ def to_config_map(
     ----------
     plan, gpu_model, at
         As for :func:`~gpuplanner.report.mig_manager_files.to_mig_parted`.
-    name, namespace : str
-        Name and namespace of the ConfigMap; the namespace is that of the operator.
 
     Returns
     -------
@@ -156,12 +151,10 @@ def to_config_map(
     Raises
     ------
     SchemaError, GeometryError
-        As ``to_mig_parted``, and if a name is not allowed in Kubernetes.
+        As ``to_mig_parted``.
     OutputError
         If the text is larger than a ConfigMap may be.
     """
-    _check_names("name of the ConfigMap", [name])
-    _check_names("namespace", [namespace])
     text = to_mig_parted(plan, gpu_model, at=at)
     if len(text.encode()) > MAX_CONFIG_MAP_BYTES:
         expected = f"at most {MAX_CONFIG_MAP_BYTES} bytes, which is what Kubernetes stores"
@@ -169,14 +162,14 @@ def to_config_map(
         raise OutputError("ConfigMap", expected, f"{len(text.encode())} bytes", todo)
     body = "".join(f"    {line}\n" for line in text.splitlines())
     return (
-        f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {name}\n  namespace: {namespace}\n"
-        f"data:\n  {CONFIG_MAP_DATA_KEY}: |\n{body}"
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata:\n  name: {MIG_CONFIG_MAP_NAME}\n"
+        f"  namespace: {GPU_OPERATOR_NAMESPACE}\ndata:\n  {CONFIG_MAP_DATA_KEY}: |\n{body}"
     )
 
 
 def to_change_scripts(
     plan: pl.DataFrame, gpu_model: GpuModel | str, *, change: ChangeCost | None = None, drain: Drain | None = None,
-    initial: pl.DataFrame | None = None, name: str = MIG_CONFIG_MAP_NAME, namespace: str = GPU_OPERATOR_NAMESPACE,
+    initial: pl.DataFrame | None = None,
 ) -> dict[str, str]:  # fmt: skip
     """Render a script for each layout change; equal changes share one.
 
@@ -194,8 +187,6 @@ def to_change_scripts(
         Duration of a change; None: with the GPU operator, from the catalogue.
     drain, initial
         As for :func:`~gpuplanner.report.change_bundle_parts.change_index`.
-    name, namespace : str
-        Name and namespace of the ConfigMap.
 
     Returns
     -------
@@ -208,21 +199,19 @@ def to_change_scripts(
     SchemaError
         If the table is not a layout plan.
     GeometryError
-        If a layout cannot be placed on the GPU model, or a name is not allowed in Kubernetes.
+        If a layout cannot be placed on the GPU model, or Kubernetes does not allow the name of a node.
     """
     gpu_model = as_gpu_model(gpu_model)
-    _check_names("name of the ConfigMap", [name])
-    _check_names("namespace", [namespace])
     cost = ChangeCost.from_catalogue(gpu_model) if change is None else change.require_model(gpu_model)
     frame = check_layout_plan(plan, gpu_model)
-    _check_names("layout plan: node names", frame["node"].unique().sort().to_list())
+    _check_names(frame["node"].unique().sort().to_list())
     scripts: dict[str, str] = {}
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
     for layout_change in list_layout_changes(frame, limit_s, node_states_of_table(initial)):
         drains_gpus = drain is not None and drain.scope == "gpu"
         step = functools.partial(_gpu_script_lines, cost=cost) if drains_gpus else _node_script_line
         steps = "\n".join(step(node, *states) for node, states in layout_change.nodes.items())
-        parts = {"CONFIG_MAP": name, "NAMESPACE": namespace, "STEPS": steps}
+        parts = {"CONFIG_MAP": MIG_CONFIG_MAP_NAME, "NAMESPACE": GPU_OPERATOR_NAMESPACE, "STEPS": steps}
         scripts[f"{layout_change.name}.sh"] = render_change_script(
             "change_gpu.sh" if drains_gpus else "change.sh", layout_change, cost, gpu_model, parts
         )
@@ -269,12 +258,13 @@ def _expected_resources(node: str, node_state: NodeState) -> str:
     return f"offers[{node}]={shlex.quote(counts)}"
 
 
-def _check_names(subject: str, names: list[str]) -> None:
-    """Raise ``GeometryError`` if Kubernetes does not allow one of the names."""
+def _check_names(names: list[str]) -> None:
+    """Raise ``GeometryError`` if Kubernetes does not allow one of the names of nodes."""
     invalid = [
         name for name in names if len(name) > _MAX_KUBERNETES_NAME_CHARACTERS or not _DNS_NAME_PATTERN.fullmatch(name)
     ]
     if invalid:
         expected = "DNS-1123 names: lower-case letters and digits, with '-' and '.' between them"
         todo = "Use the names that 'kubectl get' prints."
-        raise GeometryError(subject, expected, f"{len(invalid)} of {len(names)} others: {examples(invalid)}", todo)
+        got = f"{len(invalid)} of {len(names)} others: {examples(invalid)}"
+        raise GeometryError("layout plan: node names", expected, got, todo)

@@ -29,8 +29,6 @@ ABOVE_BOUND_LABEL = "above the bound"
 """Legend label of the part of a plan's cost above the lower bound."""
 _TWO_LINE_ROW_PX = 32
 """Height of a row whose policy name may take two lines [px]."""
-_POLICY_MARK_SHAPES = ("square", "circle", "diamond", "triangle-up", "triangle-down", "cross")
-"""Shapes of the marks of policies, in their order."""
 MAX_DRAWN_WAIT_MIN = 60.0
 """Right end of the axis of added waits [min]; policies with longer waits are only in the table."""
 _FRONTIER_HEIGHT_PX = 340
@@ -48,7 +46,7 @@ _METRIC_COLUMNS = ("policy", "metric", "unit", "mean", "low", "high")
 
 
 @frame_chart("Policy comparison: mean and interval", *_METRIC_COLUMNS, empty="No policy was simulated.")
-def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> ChartType:
+def plot_policies(frame: pl.DataFrame) -> ChartType:
     """Plot one panel per metric: the mean of each policy as a mark, its interval as a line.
 
     Parameters
@@ -56,8 +54,6 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     frame : polars.DataFrame
         ``policy, metric, unit, mean, low, high``. Policies and metrics are in the order of their first rows. ``low``
         and ``high`` may be null.
-    names : mapping, optional
-        Names of policies on the page, by policy.
 
     Raises
     ------
@@ -71,26 +67,21 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     >>> len(plot_policies(frame).to_dict()["concat"])
     1
     """
-    name = pl.col("policy").replace(names or {})
-    rows = frame.select(*_METRIC_COLUMNS, name=name)
-    policies, words = (names_in_order(rows, column) for column in ("policy", "name"))
-    labels = wrap_labels(words)
-    y = alt.Y("name:N", title=None, sort=words, axis=labels.axis)
+    rows = frame.select(*_METRIC_COLUMNS)
+    policies = names_in_order(rows, "policy")
+    labels = wrap_labels(policies)
+    y = alt.Y("policy:N", title=None, sort=policies, axis=labels.axis)
     colours = theme.policy_colours(policies)
     colour = alt.Color("policy:N", scale=theme.colour_scale(colours, policies), legend=None)
-    shapes = alt.Scale(
-        domain=policies, range=[_POLICY_MARK_SHAPES[rank % len(_POLICY_MARK_SHAPES)] for rank in range(len(policies))]
-    )
 
     def draw_metric_panel(metric: str, unit: str) -> ChartType:
         metric_rows = rows.filter(metric=metric)
         x = alt.X("mean:Q", title=f"[{unit}]" if unit else None, scale=alt.Scale(zero=False, nice=True))
         mean = f"mean [{unit}]" if unit else "mean"
-        hover = make_tooltips(name="policy", mean=(mean, ",.4~g"), low=("low", ",.4~g"), high=("high", ",.4~g"))
+        hover = make_tooltips(policy="policy", mean=(mean, ",.4~g"), low=("low", ",.4~g"), high=("high", ",.4~g"))
         base = make_chart(metric_rows).encode(y=y, color=colour, tooltip=hover)
         line = base.mark_rule(size=2).encode(x=alt.X("low:Q"), x2="high:Q")
-        shape = alt.Shape("policy:N", scale=shapes, legend=None)
-        mark = base.mark_point(filled=True, size=110, opacity=1).encode(x=x, shape=shape)
+        mark = base.mark_point(filled=True, size=110, opacity=1).encode(x=x)
         # A line without ends has no extent, and Vega warns of it.
         layers = [line, mark] if metric_rows["low"].count() else [mark]
         return alt.layer(*layers).properties(height=_TWO_LINE_ROW_PX * len(policies), title=panel_title(metric))
@@ -98,7 +89,7 @@ def plot_policies(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     metrics = rows.select("metric", "unit").unique(maintain_order=True)
     chart = alt.concat(*[draw_metric_panel(metric, unit) for metric, unit in metrics.iter_rows()], columns=2)
     panels = {"columns": 2, "minimum": 340, "margin": 24}
-    return theme.finish(chart, finding=policies_text(frame, names=names), names=labels.pixels, panels=panels)
+    return theme.finish(chart, finding=policies_text(frame), names=labels.pixels, panels=panels)
 
 
 @frame_chart(
@@ -221,7 +212,7 @@ def frontier_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
     return "; ".join(texts) + "." if texts else "No policy was simulated."
 
 
-def policies_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None) -> str:
+def policies_text(frame: pl.DataFrame) -> str:
     """Describe in sentences each metric of the first policy and of the last.
 
     Examples
@@ -236,8 +227,7 @@ def policies_text(frame: pl.DataFrame, *, names: Mapping[str, str] | None = None
         f"{metric} {' to '.join(map(_format_mean, metric_rows['mean']))} {unit or ''}".rstrip()
         for (metric, unit), metric_rows in ends.group_by("metric", "unit", maintain_order=True)
     ]
-    first, last = ((names or {}).get(name, name) for name in (policies[0], policies[-1]))
-    return f'From "{first}" to "{last}": {"; ".join(measures) or "nothing was measured"}.'
+    return f'From "{policies[0]}" to "{policies[-1]}": {"; ".join(measures) or "nothing was measured"}.'
 
 
 def _format_mean(mean: float) -> str:

@@ -612,7 +612,7 @@ def _describe_windows(comparison: Comparison, *, split: bool = True) -> str:
 def _order_policies(comparison: Comparison) -> pl.DataFrame:
     """Order the table of policies: the recommended one first, then by GPU-hours; not performable ones last."""
     today = None if comparison.today is None else comparison.today.gpu_hours_promised
-    limit_word = pl.when(pl.col("meets_target")).then(pl.lit("yes")).otherwise(pl.lit("no"))
+    limit_word = pl.col("meets_target").replace_strict({True: "yes", False: "no"}, return_dtype=pl.String)
     table = make_policy_table(comparison).with_columns(
         meets_target=pl.when(pl.col("policy") == TODAY).then(pl.lit("baseline")).otherwise(limit_word),
         of_today=pl.col("gpu_hours_promised") / today if today else pl.lit(None, pl.Float64),

@@ -182,24 +182,18 @@ def plot_allocated_end_states(ended: pl.DataFrame) -> ChartType:
     return _draw_allocated_bars(rows, order, _END_STATE_COLOURS, row="end state", part="GPU-hours of", legend=190)
 
 
-def plot_costs(
-    frame: pl.DataFrame, *, unit: str, value: str = "cost", title: str = "Cost by team",
-    colours: Mapping[str, str] | None = None, top: int = 15,
-) -> ChartType:  # fmt: skip
+@frame_chart("Cost by team", "tenant", "cost", empty="There are no charges.")
+def plot_costs(frame: pl.DataFrame, *, unit: str, title: str = "", top: int = 15) -> ChartType:
     """Plot an amount by team as bars, largest first; teams beyond ``top`` are summed.
 
     Parameters
     ----------
     frame : polars.DataFrame
-        ``tenant`` and the column ``value``; rows of one team are summed.
+        ``tenant, cost``; rows of one team are summed.
     unit : str
         Unit of the amount: a currency code, ``"kWh"``, ``"kg CO2e"``.
-    value : str
-        Column with the amount.
     title : str
-        Title.
-    colours : mapping, optional
-        From :func:`tenant_colours` of all teams, so that each keeps its colour in every chart.
+        Title; default: cost by team.
     top : int
         Teams with a bar of their own.
 
@@ -214,23 +208,19 @@ def plot_costs(
     >>> bars.to_dict()["layer"][0]["encoding"]["x"]["title"]
     'USD'
     """
-    require_columns(frame, ["tenant", value], source="plot_costs")
-    if frame.is_empty():
-        return theme.make_empty_chart("There are no charges.", title=title)
-    tenants = rank_names(frame, "tenant", value)
+    tenants = rank_names(frame, "tenant", "cost")
     names = fold_names(tenants, top)
     order = folded_names(names)
     rows = (
         frame.group_by(pl.col("tenant").replace_strict(names))
-        .agg(amount=pl.col(value).sum().cast(pl.Float64))
+        .agg(amount=pl.col("cost").sum().cast(pl.Float64))
         .with_columns(share=pl.col("amount") / pl.col("amount").sum())
         .sort("tenant")
     )
-    palette = theme.tenant_colours(tenants) if colours is None else colours
     digits = ",.0f" if rows["amount"].max() >= 1000 else ",.2f"  # type: ignore[operator]
     base = make_chart(rows).encode(x=alt.X("amount:Q", title=unit), y=alt.Y("tenant:N", title=None, sort=order))
     bars = base.mark_bar().encode(
-        color=alt.Color("tenant:N", scale=theme.colour_scale(palette, order), legend=None),
+        color=alt.Color("tenant:N", scale=theme.colour_scale(theme.tenant_colours(tenants), order), legend=None),
         tooltip=make_tooltips(tenant="team", amount=(unit, ",.2f"), share=("share", ".1%")),
     )
     labels = base.mark_text(align="left", dx=5).encode(text=alt.Text("amount:Q", format=digits))

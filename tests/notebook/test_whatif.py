@@ -11,6 +11,7 @@ from concurrent.futures import CancelledError
 from html import unescape
 
 import fastexcel
+import polars as pl
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
@@ -34,6 +35,7 @@ from gpuplanner.notebook.what_if_answer import answer_html, answer_waits, estima
 from gpuplanner.report.first_screen import render_first_screen
 from gpuplanner.report.policy_and_team_sections import render_policy_section
 
+answers = importlib.import_module("gpuplanner.notebook.what_if_answer")
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
 
@@ -420,6 +422,40 @@ def test_policies_of_other_actuators_say_what_they_need(quick, start):
     assert "needs autoscaler or slurm" in row
     assert row.count("…") == 3
     assert "simulated next" in row
+
+
+def test_policies_of_other_actuators_have_the_figures_of_an_actuator_that_can_apply_them(quick, monkeypatch):
+    scenario = quick.but(actuator="mig-manager", policies="mig_static,power_down_idle,mig_dynamic")
+    needs = {"power_down_idle": "needs autoscaler (simulated) or slurm", "mig_dynamic": "needs dra (simulated)"}
+    able = {"power_down_idle": "autoscaler", "mig_dynamic": "dra"}
+    study = StudyView(scenario, compare_policies(scenario))
+    before, after = study.policies().df, study.policies(other_actuators=True)
+
+    grey = before.filter(~pl.col("performable"))
+    assert grey["policy"].to_list() == list(needs)
+    assert grey["reason"].str.starts_with("not with mig-manager: ").all()
+    told = grey.drop("policy", "meaning", "performable", "reason")
+    assert told.null_count().row(0) == (2,) * told.width  # nothing was simulated: no figure, no verdict, no zero
+
+    assert after.df.filter("performable").equals(before.filter("performable"))
+    for policy, actuator in able.items():
+        alone = make_policy_table(compare_policies(scenario.but(actuator=actuator))).filter(policy=policy)
+        (row,) = after.df.filter(policy=policy).iter_rows(named=True)
+        assert row["reason"].startswith(needs[policy])
+        assert row["gpu_hours"] > 0
+        assert after.df.filter(policy=policy).drop("performable", "reason").equals(alone.drop("performable", "reason"))
+    rows = re.findall(r'<tr class="muted">.*?</tr>', after._repr_html_())
+    assert sorted(text for text in needs.values() if any(text in row for row in rows)) == sorted(needs.values())
+    assert len(rows) == 2
+
+    def refuse(scenario, report_trial):
+        raise ScenarioError("drain time", "a number", "none", "State it.")
+
+    monkeypatch.setattr(answers, "compare_policies", refuse)
+    refused = study.policies(other_actuators=True).df.filter(~pl.col("performable"))
+    assert refused.drop("reason").equals(grey.drop("reason"))
+    assert [text.partition("; ")[0] for text in refused["reason"]] == ["needs autoscaler or slurm", "needs dra"]
+    assert refused["reason"].str.contains("drain time").all()
 
 
 def test_undo_cancel_and_pins(panel, quick, tmp_path):

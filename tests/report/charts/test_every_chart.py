@@ -147,6 +147,26 @@ def test_public_names_all_exist():
         _ = plots.plot_pie
 
 
+def test_every_chart_takes_the_width_of_its_frame(case):
+    """The browser replaces the width of the layout; where it knows none, as here, the chart has that of the layout."""
+    draw, frame = case
+    spec = plots.chart_spec(draw(frame))
+    shown = plots.interactive(spec, width=700)
+    (patch,) = shown["usermeta"]["embedOptions"]["patch"]
+    compiled = vl_convert.vegalite_to_vega(shown, vl_version="5.20")
+    if patch["op"] == "replace":
+        assert compiled["signals"].pop(0)["name"] == patch["value"]["name"]
+    else:
+        assert compiled["width"]
+    compiled["signals"].insert(0, patch["value"])
+    drawn, still = (
+        float(ET.fromstring(svg).attrib["width"])
+        for svg in (vl_convert.vega_to_svg(compiled), vl_convert.vegalite_to_svg(plots.fitted(spec, 700)))
+    )
+    # 720, the width of a frame that is out of sight, in place of 700.
+    assert drawn == pytest.approx(still + 20, abs=4)
+
+
 @pytest.mark.parametrize("brush", ["", "days"])
 def test_a_time_axis_is_selected_once_also_after_altair(brush):
     """Altair repeats a selection that stands in a layer, and a browser then refuses the chart."""
