@@ -330,6 +330,7 @@ def plan_layouts(
         compare_plan_with_fixed,
         compare_with_unrestricted,
         plan_view,
+        simulate_plan,
         weigh_plans_over_paths,
     )
     from gpuplanner.planner.layout_plan import plan_to_json
@@ -369,8 +370,9 @@ def plan_layouts(
     layout_plan = planned.plan
     write_plan(out, lambda: plan_to_json(layout_plan, planned.problem))
     figures = printed_plan_values(layout_plan, planned.problem, as_json=as_json)
-    choices = () if weighed_plans is not None else compare_with_unrestricted(scenario, planned)
-    gain_over_fixed = compare_plan_with_fixed(scenario, planned)
+    weeks = simulate_plan(scenario, planned)
+    choices = () if weighed_plans is not None else compare_with_unrestricted(scenario, planned, weeks)
+    gain_over_fixed = compare_plan_with_fixed(scenario, planned, weeks)
     if as_json:
         figures |= {"plan_choices": choices, "over_fixed": gain_over_fixed and vars(gain_over_fixed)}
     else:

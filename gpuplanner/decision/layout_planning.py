@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Self
 from zoneinfo import ZoneInfo
 
 import numpy as np
@@ -270,6 +271,35 @@ FEW_CHANGES, UNRESTRICTED = "few_changes", "unrestricted"
 """Names of the two layout plans: with few sets of layouts that take turns, or with any number of them."""
 
 
+@dataclass(frozen=True, eq=False)
+class PlanWeek:
+    """A resampled week simulated with a plan, in which jobs that never start wait to its end.
+
+    - ``gpu_hours``: GPU-hours provisioned [GPU h].
+    - ``waited_gpu_hours``: GPU-hours of jobs between submission and start [GPU h].
+    - ``p95_waits``: p95 queue wait of each job size: ``size``, ``wait_s`` [s].
+    """
+
+    gpu_hours: float
+    waited_gpu_hours: float
+    p95_waits: pl.DataFrame
+
+    @classmethod
+    def from_simulation(cls, week: RehearsedWeek, until_s: float) -> Self:
+        """Summarize a simulated week that ends at an instant [s]."""
+        requests = week.requests
+        wait_s = np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - requests.ready_s
+        gpus = week.fleet.weights[requests.profile] * requests.total
+        waited_hours = float(gpus @ np.maximum(wait_s, 0.0)) / SECONDS_PER_HOUR
+        names = np.array(week.fleet.profiles)[requests.profile]
+        # On full GPUs, jobs up to these numbers of GPUs are of the same size.
+        size = np.where(requests.profile == 0, np.searchsorted((1, 4, 8), requests.total).astype(str), names)
+        waits = pl.DataFrame({"size": size, "submit_s": requests.ready_s, "wait_s": wait_s})
+        submitted = waits.filter(pl.col("submit_s").is_between(0.0, until_s)).group_by("size", maintain_order=True)
+        p95_waits = submitted.agg(pl.col("wait_s").quantile(WAIT_QUANTILE, "equiprobable"))
+        return cls(week.count_gpu_hours_on(until_s), waited_hours, p95_waits)
+
+
 @dataclass(frozen=True)
 class SimulatedPlan:
     """A plan simulated on resampled weeks, with changes made by the actuator; means of the weeks.
@@ -284,6 +314,15 @@ class SimulatedPlan:
     gpu_hours: float
     waited_gpu_hours: float
     weeks: int
+
+    @classmethod
+    def from_weeks(cls, weeks: Sequence[PlanWeek], problem: PlanProblem) -> Self:
+        """Price the weeks of a plan."""
+        gpu_hours, waited_hours = np.mean([(week.gpu_hours, week.waited_gpu_hours) for week in weeks], axis=0).tolist()
+        idle_hours = problem.gpus * problem.n_slots * problem.interval_hours - gpu_hours
+        idle_cost = 0.0 if problem.prices is None else problem.prices.parked_price * idle_hours
+        cost = problem.on_price * gpu_hours + idle_cost + DEFAULT_UNMET_DEMAND_PRICE * waited_hours
+        return cls(cost, gpu_hours, waited_hours, len(weeks))
 
 
 @dataclass(frozen=True)
@@ -357,8 +396,9 @@ class PlanChoice:
 
 
 def compare_plan_choices(
-    planned: PlannedProblem, planned_free: PlannedProblem, method: str, scenario: Scenario | None = None
-) -> tuple[PlanChoice, ...]:
+    planned: PlannedProblem, planned_free: PlannedProblem, method: str,
+    scenario: Scenario | None = None, weeks: Sequence[PlanWeek] = (),
+) -> tuple[PlanChoice, ...]:  # fmt: skip
     """Compare the plan with few changes and the unrestricted plan, simulated if a scenario is given.
 
     If the plan with few changes costs no more than the unrestricted one, both are that plan.
@@ -370,7 +410,9 @@ def compare_plan_choices(
     method : str
         Planning method of the unrestricted plan.
     scenario : Scenario, optional
-        Jobs to simulate both plans on.
+        Jobs to simulate the unrestricted plan on.
+    weeks : sequence of PlanWeek
+        The plan with few changes, simulated on the jobs of the scenario.
 
     Examples
     --------
@@ -390,50 +432,48 @@ def compare_plan_choices(
     few_cost, free_cost = (planned.plan.require().objective or 0.0 for planned in (planned, planned_free))
     if few_cost <= free_cost:
         planned_free = planned
-    few_run = None if scenario is None else simulate_plan(scenario, planned)
-    free_run = few_run if planned_free is planned or scenario is None else simulate_plan(scenario, planned_free)
+    few_run = free_run = None if scenario is None else SimulatedPlan.from_weeks(weeks, planned.problem)
+    if scenario is not None and planned_free is not planned:
+        free_run = SimulatedPlan.from_weeks(simulate_plan(scenario, planned_free), planned_free.problem)
     few_changes = PlanChoice.from_plan(FEW_CHANGES, "calendar", planned, few_run)
     return few_changes, PlanChoice.from_plan(UNRESTRICTED, method, planned_free, free_run)
 
 
-def simulate_plan(scenario: Scenario, planned: PlannedProblem) -> SimulatedPlan:
-    """Simulate a plan on resampled weeks: nodes are drained for changes, and waiting has a price."""
+def simulate_plan(scenario: Scenario, planned: PlannedProblem) -> list[PlanWeek]:
+    """Simulate a plan on resampled weeks: nodes are drained for changes; no week if the plan was not found."""
+    if not planned.plan.is_feasible:
+        return []
     problem = planned.problem
     until_s = problem.n_slots * problem.interval_hours * SECONDS_PER_HOUR
-    parked_price = 0.0 if problem.prices is None else problem.prices.parked_price
-    installed_hours = problem.gpus * problem.n_slots * problem.interval_hours
-    week_results = []
-    for week in simulate_weeks(scenario, planned.layout_plan, problem):
-        on_hours, requests = week.count_gpu_hours_on(until_s), week.requests
-        gpus = week.fleet.weights[requests.profile] * requests.total
-        waited_hours = float(gpus @ np.maximum(_request_waits_s(week, until_s), 0.0)) / SECONDS_PER_HOUR
-        cost = (
-            problem.on_price * on_hours
-            + parked_price * (installed_hours - on_hours)
-            + DEFAULT_UNMET_DEMAND_PRICE * waited_hours
-        )
-        week_results.append((cost, on_hours, waited_hours))
-    cost, on_hours, waited_hours = np.mean(week_results, axis=0).tolist()
-    return SimulatedPlan(cost, on_hours, waited_hours, len(week_results))
+    weeks = simulate_weeks(scenario, planned.layout_plan, problem)
+    return [PlanWeek.from_simulation(week, until_s) for week in weeks]
 
 
-def _request_waits_s(week: RehearsedWeek, until_s: float) -> np.ndarray:
-    """Compute the queue wait of each request of a simulated week until its start, or until an instant [s]."""
-    return np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - week.requests.ready_s
+@stage
+def simulate_study_plan(scenario: Scenario) -> list[PlanWeek]:
+    """Simulate the plan of a study once for all comparisons; see :func:`simulate_plan`."""
+    return simulate_plan(scenario, plan_study_layouts(scenario))
 
 
-def compare_with_unrestricted(scenario: Scenario, planned: PlannedProblem) -> tuple[PlanChoice, ...]:
-    """Compare the plan of a scenario with an unrestricted one; empty if it is unrestricted already or was not found."""
+def compare_with_unrestricted(
+    scenario: Scenario, planned: PlannedProblem, weeks: Sequence[PlanWeek]
+) -> tuple[PlanChoice, ...]:
+    """Compare the plan of a scenario, simulated in `weeks`, with an unrestricted one.
+
+    Empty if it is unrestricted already or was not found.
+    """
     if planned.plan.method != "calendar" or not planned.plan.is_feasible:
         return ()
     planned_free = plan_problem_for(planned.problem, scenario, "milp")
-    return compare_plan_choices(planned, planned_free, "milp", scenario) if planned_free.plan.is_feasible else ()
+    if not planned_free.plan.is_feasible:
+        return ()
+    return compare_plan_choices(planned, planned_free, "milp", scenario, weeks)
 
 
 @stage
 def plan_choices(scenario: Scenario) -> tuple[PlanChoice, ...]:
     """Return the plan of a study and the unrestricted one; see :func:`compare_with_unrestricted`."""
-    return compare_with_unrestricted(scenario, plan_study_layouts(scenario))
+    return compare_with_unrestricted(scenario, plan_study_layouts(scenario), simulate_study_plan(scenario))
 
 
 def make_choice_table(plan_choices: Sequence[PlanChoice]) -> pl.DataFrame:
@@ -493,16 +533,16 @@ class FixedLayoutComparison:
 
 
 def compare_with_fixed(
-    schedule: Iterable[RehearsedWeek], fixed: Iterable[RehearsedWeek], until_s: float
+    schedule: Sequence[PlanWeek], fixed: Sequence[PlanWeek], simulated_hours: float
 ) -> FixedLayoutComparison:
     """Compare simulations of a schedule and of a fixed layout on the same weeks.
 
     Parameters
     ----------
-    schedule, fixed : iterable of RehearsedWeek
+    schedule, fixed : sequence of PlanWeek
         Simulated weeks of the schedule, and of the fixed layout.
-    until_s : float
-        End of a week; the wait of jobs that have not started ends there. [s]
+    simulated_hours : float
+        Length of a simulated week. [h]
 
     Returns
     -------
@@ -510,44 +550,32 @@ def compare_with_fixed(
         GPU-hours saved in a week, largest rise over job sizes of the p95 queue wait, each the median over the weeks
         [min], and number of weeks.
     """
-    weeks, static = ([_summarize_week(week, until_s) for week in replays] for replays in (schedule, fixed))
-    hours, fixed_hours = (np.mean([week for week, _ in replays]) for replays in (weeks, static))
+    gpu_hours, fixed_gpu_hours = (np.mean([week.gpu_hours for week in weeks]) for weeks in (schedule, fixed))
     wait_s = [
-        pl.concat([waits for _, waits in replays]).group_by("size", maintain_order=True).agg(pl.col("wait_s").median())
-        for replays in (weeks, static)
+        pl.concat(week.p95_waits for week in weeks).group_by("size", maintain_order=True).agg(pl.col("wait_s").median())
+        for weeks in (schedule, fixed)
     ]
     added = wait_s[0].join(wait_s[1], on="size", suffix="_fixed")
     added_s = added.select((pl.col("wait_s") - pl.col("wait_s_fixed")).max()).item() or 0.0
-    saved = HOURS_PER_WEEK * SECONDS_PER_HOUR / until_s * float(fixed_hours - hours)
-    return round_record(FixedLayoutComparison(saved, added_s / SECONDS_PER_MINUTE, len(weeks)), RECORD_DECIMALS)
+    saved = HOURS_PER_WEEK / simulated_hours * float(fixed_gpu_hours - gpu_hours)
+    return round_record(FixedLayoutComparison(saved, added_s / SECONDS_PER_MINUTE, len(schedule)), RECORD_DECIMALS)
 
 
-def _summarize_week(week: RehearsedWeek, until_s: float) -> tuple[float, pl.DataFrame]:
-    """Return the GPU-hours provisioned in a week, and the p95 queue wait of each job size [s]."""
-    requests = week.requests
-    names = np.array(week.fleet.profiles)[requests.profile]
-    # On full GPUs, jobs up to these numbers of GPUs are of the same size.
-    size = np.where(requests.profile == 0, np.searchsorted((1, 4, 8), requests.total).astype(str), names)
-    waits = pl.DataFrame({"size": size, "submit_s": requests.ready_s, "wait_s": _request_waits_s(week, until_s)})
-    submitted = waits.filter(pl.col("submit_s").is_between(0.0, until_s))
-    p95 = submitted.group_by("size", maintain_order=True).agg(pl.col("wait_s").quantile(WAIT_QUANTILE, "equiprobable"))
-    return week.count_gpu_hours_on(until_s), p95
-
-
-def compare_plan_with_fixed(scenario: Scenario, planned: PlannedProblem) -> FixedLayoutComparison | None:
-    """Simulate a plan and the best fixed layout on the same weeks; None if either plan is not found."""
+def compare_plan_with_fixed(
+    scenario: Scenario, planned: PlannedProblem, weeks: Sequence[PlanWeek]
+) -> FixedLayoutComparison | None:
+    """Compare a plan, simulated in `weeks`, with the best fixed layout; None if either plan is not found."""
     planned_fixed = plan_problem_for(planned.problem, scenario, "static") if planned.plan.is_feasible else planned
     if not planned_fixed.plan.is_feasible:
         return None
-    problem = planned.problem
-    schedule, static = (simulate_weeks(scenario, item.layout_plan, problem) for item in (planned, planned_fixed))
-    return compare_with_fixed(schedule, static, problem.n_slots * problem.interval_hours * SECONDS_PER_HOUR)
+    simulated_hours = planned.problem.n_slots * planned.problem.interval_hours
+    return compare_with_fixed(weeks, simulate_plan(scenario, planned_fixed), simulated_hours)
 
 
 @stage
 def compare_study_plan_with_fixed(scenario: Scenario) -> FixedLayoutComparison | None:
     """Compare the plan of a study with the best fixed layout."""
-    return compare_plan_with_fixed(scenario, plan_study_layouts(scenario))
+    return compare_plan_with_fixed(scenario, plan_study_layouts(scenario), simulate_study_plan(scenario))
 
 
 @dataclass(frozen=True, eq=False)

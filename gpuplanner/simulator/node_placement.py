@@ -234,7 +234,7 @@ def find_head_start(state: SimulationState, head: int, profile: int, queue: int)
             state.extra[node] = max(room_at(state, node, start_s, profile) - part, NO_INDEX)
 
 
-@compile_not_inlined
+@compile_inlined
 def find_room_time(state: SimulationState, queue: int, node: int, need: int, profile: int) -> float:
     """Find when a node, in any state, has room for `need` instances for the head of a queue [s]; infinite: never."""
     if state.node_state[node] == ONLINE or (state.is_slurm and state.node_state[node] == POWERING_UP):

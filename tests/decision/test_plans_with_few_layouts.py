@@ -9,7 +9,17 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from gpuplanner.decision.layout_planning import PlannedProblem, compare_plan_choices, make_plan_problem, simulate_plan
+from gpuplanner.decision import layout_planning
+from gpuplanner.decision.layout_planning import (
+    PlannedProblem,
+    SimulatedPlan,
+    compare_plan_choices,
+    compare_study_plan_with_fixed,
+    make_plan_problem,
+    plan_choices,
+    plan_study_layouts,
+    simulate_plan,
+)
 from gpuplanner.planner.numbered_gpus import assign
 from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
@@ -63,10 +73,24 @@ def test_played_hours_are_those_of_the_plan_where_all_gpus_are_on(quick):
     everything = replace(problem, demand=np.full_like(problem.demand, problem.gpus), profiles=problem.profiles)
     found = PlannedProblem(everything, plan(everything, method="static", work_limit=200))
     assert (found.plan.counts.sum(axis=1) == problem.gpus).all()
-    played = simulate_plan(scenario, found)
+    played = SimulatedPlan.from_weeks(simulate_plan(scenario, found), everything)
     assert played.weeks == 2
     assert played.gpu_hours == pytest.approx(scenario.horizon_intervals * problem.gpus)
     assert played.cost == pytest.approx(played.gpu_hours + 10 * played.waited_gpu_hours)
+
+
+def test_the_plan_of_a_study_is_simulated_once_for_all_comparisons(quick, monkeypatch):
+    scenario, simulated, simulate_weeks = quick.but(replications=3), [], layout_planning.simulate_weeks
+
+    def counted(scenario, layouts, problem):
+        simulated.append(layouts)
+        return simulate_weeks(scenario, layouts, problem)
+
+    monkeypatch.setattr(layout_planning, "simulate_weeks", counted)
+    choices, over_fixed = plan_choices(scenario), compare_study_plan_with_fixed(scenario)
+    assert choices[0].simulated.weeks == over_fixed.weeks == 3
+    own = plan_study_layouts(scenario).layout_plan
+    assert [layouts.equals(own) for layouts in simulated].count(True) == 1
 
 
 def test_page_and_json_and_study_say_the_same(study):

@@ -14,9 +14,9 @@ from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
 
-def python(code, **environment):
+def python(code, *arguments, **environment):
     done = subprocess.run(
-        [sys.executable, "-P", "-W", "error", "-c", code],
+        [sys.executable, "-P", "-W", "error", "-c", code, *map(str, arguments)],
         capture_output=True,
         text=True,
         env=os.environ | {"PYTHONHASHSEED": "0"} | environment,
@@ -115,3 +115,35 @@ def test_a_change_of_a_function_called_from_another_file_is_compiled_anew(root, 
     assert python(WALK, **environment) != before
     called.write_text(source)
     assert python(WALK, **environment) == before
+
+
+CALLS = """
+import sys
+import gpuplanner.core.libraries_plugins_and_workers as compilers
+calls = 0
+
+def counted(function):
+    def call(*arguments):
+        global calls
+        calls += 1
+        return function(*arguments)
+    return call
+
+compilers.compile_not_inlined = counted
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import simulate_requests
+nodes, small = int(sys.argv[1]), 200
+asked = [8] * nodes + [16] + [1] * small
+ready_s = [0] * nodes + list(range(1, 2 + small))
+run_s = [1000 + node for node in range(nodes)] + [10] * (1 + small)
+requests = NodeRequests(ready_s, ready_s, run_s, run_s, [0] * len(asked), asked, [-(-total // 8) for total in asked])
+assert simulate_requests(requests, NodeFleet.of_full_gpus([8] * nodes)).start_s[nodes] == 1001
+print(calls)
+"""
+
+
+def test_a_pass_over_the_queue_calls_no_function_for_each_node():
+    """Each call that is not inlined copies the state: 200 passes with a waiting head make few for each added node."""
+    few, many = (int(python(CALLS, nodes, NUMBA_DISABLE_JIT="1")) for nodes in (10, 100))
+    assert few > 1000
+    assert many - few < 20 * (100 - 10)
