@@ -279,3 +279,43 @@ def split_amount(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
     for position in range(abs(short)):
         floors[by_remainder[position % len(shares)]] += step
     return [floor * unit for floor in floors]
+
+
+def split_table(row_totals: Sequence[Decimal], amounts: Sequence[Sequence[float]]) -> list[list[Decimal]]:
+    """Round the amounts of a table so that its rows sum to given totals, and its columns to their own rounded sums.
+
+    Each row is split as by :func:`split_amount`; then units are shifted within rows, where rounding allows it best,
+    from columns that are too large to those that are too small. A column stays off only if no row has both.
+
+    Parameters
+    ----------
+    row_totals : sequence of decimal.Decimal
+        Rounded total of each row, all with the same number of decimals.
+    amounts : sequence of sequence of float
+        Exact amounts by row and column; an amount of 0 stays 0.
+
+    Examples
+    --------
+    >>> rows = split_table([Decimal("0.01"), Decimal("0.01")], [[0.006, 0.004], [0.006, 0.004]])
+    >>> [[str(amount) for amount in row] for row in rows]
+    [['0.00', '0.01'], ['0.01', '0.00']]
+    """
+    cells = [split_amount(total, row) for total, row in zip(row_totals, amounts, strict=True)]
+    columns = [math.fsum(column) for column in zip(*amounts, strict=True)]
+    goals = split_amount(sum(row_totals, Decimal()), columns)
+    excess = [sum(column) - goal for column, goal in zip(zip(*cells, strict=True), goals, strict=True)]
+    unit = Decimal(1).scaleb(row_totals[0].as_tuple().exponent if row_totals else 0)  # type: ignore[arg-type]
+    while any(excess):
+        high, low = excess.index(max(excess)), excess.index(min(excess))
+        shifts = [
+            (float(row[high] - row[low]) - (exact[high] - exact[low]), row)
+            for row, exact in zip(cells, amounts, strict=True)
+            if row[high] > 0 and exact[low] > 0
+        ]
+        if not shifts:
+            break
+        row = max(shifts, key=lambda shift: shift[0])[1]
+        for column, step in ((high, -unit), (low, unit)):
+            row[column] += step
+            excess[column] += step
+    return cells
