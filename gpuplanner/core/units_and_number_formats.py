@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
@@ -281,41 +281,50 @@ def split_amount(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
     return [floor * unit for floor in floors]
 
 
-def split_table(row_totals: Sequence[Decimal], amounts: Sequence[Sequence[float]]) -> list[list[Decimal]]:
+def split_table(
+    row_totals: Mapping[Hashable, Decimal], amounts: Mapping[tuple[Hashable, Hashable], float]
+) -> dict[tuple[Hashable, Hashable], Decimal]:
     """Round the amounts of a table so that its rows sum to given totals, and its columns to their own rounded sums.
 
-    Each row is split as by :func:`split_amount`; then units are shifted within rows, where rounding allows it best,
+    Each row is split as by :func:`split_amount`; then cents are shifted within rows, where rounding allows it best,
     from columns that are too large to those that are too small. A column stays off only if no row has both.
 
     Parameters
     ----------
-    row_totals : sequence of decimal.Decimal
-        Rounded total of each row, all with the same number of decimals.
-    amounts : sequence of sequence of float
+    row_totals : mapping of hashable to decimal.Decimal
+        Total of each row, rounded to cents.
+    amounts : mapping of (hashable, hashable) to float
         Exact amounts by row and column; an amount of 0 stays 0.
 
     Examples
     --------
-    >>> rows = split_table([Decimal("0.01"), Decimal("0.01")], [[0.006, 0.004], [0.006, 0.004]])
-    >>> [[str(amount) for amount in row] for row in rows]
-    [['0.00', '0.01'], ['0.01', '0.00']]
+    >>> amounts = {("a", "x"): 0.006, ("a", "y"): 0.004, ("b", "x"): 0.006, ("b", "y"): 0.004}
+    >>> [str(cents) for cents in split_table({"a": Decimal("0.01"), "b": Decimal("0.01")}, amounts).values()]
+    ['0.00', '0.01', '0.01', '0.00']
     """
-    cells = [split_amount(total, row) for total, row in zip(row_totals, amounts, strict=True)]
-    columns = [math.fsum(column) for column in zip(*amounts, strict=True)]
-    goals = split_amount(sum(row_totals, Decimal()), columns)
-    excess = [sum(column) - goal for column, goal in zip(zip(*cells, strict=True), goals, strict=True)]
-    unit = Decimal(1).scaleb(row_totals[0].as_tuple().exponent if row_totals else 0)  # type: ignore[arg-type]
-    while any(excess):
-        high, low = excess.index(max(excess)), excess.index(min(excess))
+    rows: dict[Hashable, dict[Hashable, float]] = {row: {} for row in row_totals}
+    columns: dict[Hashable, list[float]] = {}
+    for (row, column), amount in amounts.items():
+        rows[row][column] = amount
+        columns.setdefault(column, []).append(amount)
+    goals = split_amount(sum(row_totals.values(), Decimal()), [math.fsum(column) for column in columns.values()])
+    excess = {column: -goal for column, goal in zip(columns, goals, strict=True)}
+    cells = {}
+    for row, parts in rows.items():
+        for column, cents in zip(parts, split_amount(row_totals[row], [*parts.values()]), strict=True):
+            cells[row, column] = cents
+            excess[column] += cents
+    while any(excess.values()):
+        high, low = max(excess, key=excess.__getitem__), min(excess, key=excess.__getitem__)
         shifts = [
-            (float(row[high] - row[low]) - (exact[high] - exact[low]), row)
-            for row, exact in zip(cells, amounts, strict=True)
-            if row[high] > 0 and exact[low] > 0
+            (float(cells[row, high] - cells[row, low]) - (parts[high] - parts[low]), row)
+            for row, parts in rows.items()
+            if cells.get((row, high), 0) > 0 and parts.get(low, 0.0) > 0
         ]
         if not shifts:
             break
         row = max(shifts, key=lambda shift: shift[0])[1]
-        for column, step in ((high, -unit), (low, unit)):
-            row[column] += step
+        for column, step in ((high, Decimal("-0.01")), (low, Decimal("0.01"))):
+            cells[row, column] += step
             excess[column] += step
-    return cells
+    return {place: cells[place] for place in amounts}

@@ -80,12 +80,9 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     )
     totals = dict.fromkeys(sums.select("whole", *others).rows(), Decimal("0.00"))
     totals |= {tuple(key): line["cost"].sum() for key, line in lines.group_by("whole", *others, maintain_order=True)}
-    columns = dict.fromkeys(sums.select("whole", *times).rows())
-    places = [*zip(sums.select("whole", *others).rows(), sums.select("whole", *times).rows(), strict=True)]
-    exact = dict(zip(places, sums["cost"], strict=True))
-    cells = split_table([*totals.values()], [[exact.get((row, column), 0.0) for column in columns] for row in totals])
-    rounded = {row: dict(zip(columns, amounts, strict=True)) for row, amounts in zip(totals, cells, strict=True)}
-    amounts = pl.Series("cost", [rounded[row][column] for row, column in places], CENTS_DTYPE)
+    places = zip(sums.select("whole", *others).rows(), sums.select("whole", *times).rows(), strict=True)
+    cents = split_table(totals, dict(zip(places, sums["cost"], strict=True)))
+    amounts = pl.Series("cost", [*cents.values()], CENTS_DTYPE)
     return sums.select(*by, "days", "gpu_hours", amounts).sort(*times, *others)
 
 

@@ -192,14 +192,10 @@ def _line_costs(lines: pl.DataFrame, quantity: pl.Series, rates: Sequence[Rate])
         hours * rate.price.value + (energy or 0.0) * rate.per_kwh
         for hours, energy, rate in zip(quantity, lines["energy_kwh"], rates, strict=True)
     ]
-    names, kinds = lines["name"].to_list(), lines.select("gpu_model", "ownership", "bucket").rows()
-    exact = dict(zip(zip(names, kinds, strict=True), amounts, strict=True))
-    columns = dict.fromkeys(kinds)
-    rows = {name: [exact.get((name, kind), 0.0) for kind in columns] for name in names}
-    totals = split_amount(round_money(math.fsum(amounts)), [math.fsum(row) for row in rows.values()])
-    cells = zip(rows, split_table(totals, [*rows.values()]), strict=True)
-    rounded = {(name, kind): cost for name, row in cells for kind, cost in zip(columns, row, strict=True)}
-    return [rounded[place] for place in zip(names, kinds, strict=True)]
+    sums = lines.select("name", cost=pl.Series(amounts, dtype=pl.Float64)).group_by("name", maintain_order=True).sum()
+    totals = dict(zip(sums["name"], split_amount(round_money(math.fsum(amounts)), sums["cost"].to_list()), strict=True))
+    places = zip(lines["name"], lines.select("gpu_model", "ownership", "bucket").rows(), strict=True)
+    return [*split_table(totals, dict(zip(places, amounts, strict=True))).values()]
 
 
 def _round_parts(values: pl.Series) -> pl.Series:

@@ -459,7 +459,8 @@ def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -
     table = pl.DataFrame({"layout": list(counts), "gpus": list(counts.values()), "left_over": left_over})
     texts = [_instances_text(parse_layout(layout)) or "not needed" for layout in counts]
     labels = {
-        layout: f"{count_text(counts[layout], 'GPU')}: {text}" + (f" (left over: {left})" if left else "")
+        layout: f"{count_text(counts[layout], 'GPU')}: {text}"
+        + (f" (left over: {left})" if left and layout != UNUSED_LAYOUT else "")
         for layout, text, left in zip(counts, texts, left_over, strict=True)
     }
     placements = make_placement_table(model, counts)
@@ -517,11 +518,12 @@ def _find_left_over(
                 used = min(left[larger], -left[name])
                 left[larger], left[name] = left[larger] - used, left[name] + used
     left_counts = []
-    for (layout, gpus), counts in reversed([*zip(gpus_by_layout.items(), instances, strict=True)]):
+    for gpus, counts in reversed([*zip(gpus_by_layout.values(), instances, strict=True)]):
         unused = {name: min(count, left[name]) for name, count in counts.items() if left[name] > 0}
         left.subtract(unused)
-        idle_slices = gpu_model.compute_slices - sum(sizes[name][1] * n for name, n in parse_layout(layout).items())
-        left_counts.append(unused | ({IDLE_SLICE: gpus * idle_slices} if parse_layout(layout) and idle_slices else {}))
+        used = sum(sizes[name][1] * count for name, count in counts.items() if name in sizes)
+        idle_slices = gpus * gpu_model.compute_slices * (used > 0) - used  # only a partitioned GPU has any
+        left_counts.append(unused | ({IDLE_SLICE: idle_slices} if idle_slices else {}))
     return left_counts[::-1]
 
 
@@ -534,5 +536,4 @@ def _instances_text(counts: Mapping[str, int]) -> str:
     '3g.40gb + 4 × 1g.10gb'
     """
     names = {name: "full GPU" if name == FULL_GPU else name for name in counts}
-    names |= {IDLE_SLICE: f"{IDLE_SLICE}s"} if counts.get(IDLE_SLICE, 0) > 1 else {}
     return " + ".join(names[name] if count == 1 else f"{count} × {names[name]}" for name, count in counts.items())

@@ -420,7 +420,7 @@ def plot_placements(placements: pl.DataFrame, *, memory_slices: int) -> ChartTyp
         label=pl.when(pl.col("size") > 1).then("profile").otherwise(compute),
     ).sort("layout", "start")
     scale = alt.Scale(domain=[0, memory_slices], nice=False)
-    axis = alt.Axis(values=list(range(memory_slices + 1)), format="d", gridColor=theme.GREY)
+    axis = alt.Axis(values=list(range(memory_slices + 1)), format="d", grid=False)
     x = alt.X("start:Q", title="memory slice", scale=scale, axis=axis)
     y = alt.Y("layout:N", axis=None, sort=layouts, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.5))
     base = make_chart(rows).encode(y=y)

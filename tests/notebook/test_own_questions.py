@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from functools import partial
 
 import polars as pl
 import pytest
@@ -71,16 +72,17 @@ def test_cost_by_team_and_week_is_the_price_of_the_hours_of_the_ledger(cluster):
 
 
 def test_a_percentile_of_waits_by_cause_is_refused_with_calls_that_work(cluster):
-    with pytest.raises(gp.GpuPlannerError, match="percentile") as error:
+    with pytest.raises(ScenarioError, match="percentile") as error:
         cluster.waits(by=["job_size", "cause"], percentile=0.95)
-    for arguments in re.findall(r"\.waits\((.*?\]?)\)", str(error.value)):
-        assert eval(f"cluster.waits({arguments})").df.height  # noqa: S307 - the advice itself
+    assert ".waits(by=['job_size'], percentile=0.95) and .waits(by=['job_size', 'cause'])." in str(error.value)
+    assert cluster.waits(by=["job_size"], percentile=0.95).df["p95_wait_minutes"].max() > 900
+    assert cluster.waits(by=["job_size", "cause"]).df["wait_hours"].sum() > 0
 
 
 @pytest.mark.parametrize("month", ["last", "2026-03"])
 def test_a_month_that_the_data_lack_is_an_error_with_those_that_they_have(cluster, month):
     for ask in (cluster.waits, cluster.ledger, cluster.cost, cluster.costs, partial(gp.decide, "sample")):
-        with pytest.raises(gp.GpuPlannerError, match=f"a month of the data: '2026-02'; got '{month}'"):
+        with pytest.raises(GpuPlannerError, match=f"a month of the data: '2026-02'; got '{month}'"):
             ask(month=month)
 
 
@@ -92,10 +94,10 @@ def test_a_study_takes_the_fleet_sizes_of_the_wait_curve(cluster):
 
 def test_too_much_demand_states_how_many_gpus_are_enough():
     demand = {"3g.40gb": 9, "1g.10gb": 8}
-    with pytest.raises(gp.GpuPlannerError, match=r"It needs 6 GPUs: gpus=6\.$"):
+    with pytest.raises(GpuPlannerError, match=r"It needs 6 GPUs: gpus=6\.$"):
         gp.layouts("A100-80GB", gpus=4, demand=demand)
     assert gp.layouts("A100-80GB", gpus=6, demand=demand).df["gpus"].sum() == 6
-    with pytest.raises(gp.GpuPlannerError, match="It needs 6 GPUs"):
+    with pytest.raises(GpuPlannerError, match="It needs 6 GPUs"):
         gp.layouts("A100-80GB", gpus=5, demand=demand)
 
 
@@ -138,8 +140,8 @@ def test_what_is_left_when_a_larger_instance_serves_a_smaller_one():
     (layout, _, left_over), *_ = view.df.rows()
     provided = sum(parse_layout(layout).values())
     assert provided - 2 == sum(int(part.partition(" × ")[0]) if " × " in part else 1
-                               for part in left_over.split(" + ") if part)  # fmt: skip
-    assert "Left over:" in view.section
+                               for part in left_over.split(" + ") if part and "slice" not in part)  # fmt: skip
+    assert "left over:" in view.section
 
 
 @pytest.mark.slow
