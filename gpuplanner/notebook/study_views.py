@@ -384,11 +384,9 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
 
     Examples
     --------
-    >>> wait_curve("sample", gpus=[0])
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.ScenarioError: gpus: expected a list of numbers of GPUs above 0; got 0. Fix gpus=, such
-    as gpus=[56, 64].
+    >>> points = wait_curve("sample", gpus=[56, 64]).df.filter(layout="today", job_size="5+ GPUs")
+    >>> [(gpus, round(minutes)) for gpus, minutes in points.select("gpus", "p95_minutes").rows()]
+    [(56, 2129), (64, 527)]
     """
     return decide(data, **changes).wait_curve(gpus=gpus)
 
