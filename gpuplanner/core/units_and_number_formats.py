@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from typing import Any
 
 SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_HOUR = 3600.0
@@ -282,8 +283,8 @@ def split_amount(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
 
 
 def split_table(
-    row_totals: Mapping[Hashable, Decimal], amounts: Mapping[tuple[Hashable, Hashable], float]
-) -> dict[tuple[Hashable, Hashable], Decimal]:
+    row_totals: Mapping[Any, Decimal], amounts: Mapping[tuple[Any, Any], float]
+) -> dict[tuple[Any, Any], Decimal]:
     """Round the amounts of a table so that its rows sum to given totals, and its columns to their own rounded sums.
 
     Each row is split as by :func:`split_amount`; then cents are shifted within rows, where rounding allows it best,
@@ -302,8 +303,8 @@ def split_table(
     >>> [str(cents) for cents in split_table({"a": Decimal("0.01"), "b": Decimal("0.01")}, amounts).values()]
     ['0.00', '0.01', '0.01', '0.00']
     """
-    rows: dict[Hashable, dict[Hashable, float]] = {row: {} for row in row_totals}
-    columns: dict[Hashable, list[float]] = {}
+    rows: dict[Any, dict[Any, float]] = {row: {} for row in row_totals}
+    columns: dict[Any, list[float]] = {}
     for (row, column), amount in amounts.items():
         rows[row][column] = amount
         columns.setdefault(column, []).append(amount)

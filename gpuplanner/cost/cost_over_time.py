@@ -79,7 +79,8 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
         pl.col("days").first(), pl.col("gpu_hours", "cost").sum()
     )
     totals = dict.fromkeys(sums.select("whole", *others).rows(), Decimal("0.00"))
-    totals |= {tuple(key): line["cost"].sum() for key, line in lines.group_by("whole", *others, maintain_order=True)}
+    by_row = lines.group_by("whole", *others, maintain_order=True).agg(pl.col("cost").sum())
+    totals |= {tuple(row): cost for *row, cost in by_row.iter_rows()}
     places = zip(sums.select("whole", *others).rows(), sums.select("whole", *times).rows(), strict=True)
     cents = split_table(totals, dict(zip(places, sums["cost"], strict=True)))
     amounts = pl.Series("cost", [*cents.values()], CENTS_DTYPE)
