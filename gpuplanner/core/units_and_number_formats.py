@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from decimal import ROUND_HALF_EVEN, Decimal, localcontext
+from typing import Any
 
 SECONDS_PER_MINUTE = 60.0
 SECONDS_PER_HOUR = 3600.0
@@ -279,3 +280,52 @@ def split_amount(total: Decimal, weights: Sequence[float]) -> list[Decimal]:
     for position in range(abs(short)):
         floors[by_remainder[position % len(shares)]] += step
     return [floor * unit for floor in floors]
+
+
+def split_table(
+    row_totals: Mapping[Any, Decimal], amounts: Mapping[tuple[Any, Any], float]
+) -> dict[tuple[Any, Any], Decimal]:
+    """Round the amounts of a table so that its rows sum to given totals, and its columns to their own rounded sums.
+
+    Each row is split as by :func:`split_amount`; then cents are shifted within rows, where rounding allows it best,
+    from columns that are too large to those that are too small. A column stays off only if no row has both.
+
+    Parameters
+    ----------
+    row_totals : mapping of hashable to decimal.Decimal
+        Total of each row, rounded to cents.
+    amounts : mapping of (hashable, hashable) to float
+        Exact amounts by row and column; an amount of 0 stays 0.
+
+    Examples
+    --------
+    >>> amounts = {("a", "x"): 0.006, ("a", "y"): 0.004, ("b", "x"): 0.006, ("b", "y"): 0.004}
+    >>> [str(cents) for cents in split_table({"a": Decimal("0.01"), "b": Decimal("0.01")}, amounts).values()]
+    ['0.00', '0.01', '0.01', '0.00']
+    """
+    rows: dict[Any, dict[Any, float]] = {row: {} for row in row_totals}
+    columns: dict[Any, list[float]] = {}
+    for (row, column), amount in amounts.items():
+        rows[row][column] = amount
+        columns.setdefault(column, []).append(amount)
+    goals = split_amount(sum(row_totals.values(), Decimal()), [math.fsum(column) for column in columns.values()])
+    excess = {column: -goal for column, goal in zip(columns, goals, strict=True)}
+    cells = {}
+    for row, parts in rows.items():
+        for column, cents in zip(parts, split_amount(row_totals[row], [*parts.values()]), strict=True):
+            cells[row, column] = cents
+            excess[column] += cents
+    while any(excess.values()):
+        high, low = max(excess, key=excess.__getitem__), min(excess, key=excess.__getitem__)
+        shifts = [
+            (float(cells[row, high] - cells[row, low]) - (parts[high] - parts[low]), row)
+            for row, parts in rows.items()
+            if cells.get((row, high), 0) > 0 and parts.get(low, 0.0) > 0
+        ]
+        if not shifts:
+            break
+        row = max(shifts, key=lambda shift: shift[0])[1]
+        for column, step in ((high, Decimal("-0.01")), (low, Decimal("0.01"))):
+            cells[row, column] += step
+            excess[column] += step
+    return {place: cells[place] for place in amounts}

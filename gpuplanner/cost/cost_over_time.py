@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 
 import polars as pl
 
-from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, count_text, split_amount
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, count_text, split_table
+from gpuplanner.cost.showback import CENTS_DTYPE
 from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
 from gpuplanner.usage.grouped_usage import TIME_GROUPS, time_group
 
 SPREAD_GROUPS = ("team", "gpu_model", "bucket", *TIME_GROUPS)
 """Groups by which the cost of charge lines can be spread over time, in any combination."""
+ROUNDING_TEXT = "Each amount is GPU-hours × price, rounded up or down to the cent so that all sums are exact."
+"""Rule of rounding, for pages, files and notebooks."""
+MAX_LINE_ROUNDING = 0.03
+"""Largest difference of a charge line from its GPU-hours times the rate that is rounding [currency]."""
 
 
 def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *, tz: str = "UTC") -> pl.DataFrame:
     """Spread charge lines over the hours of the ledger, in proportion to their GPU-hours, and sum them by group.
+
+    A cost is its GPU-hours times their price, rounded up or down to the cent so that the parts of the time sum to the
+    charge lines of a group, and the groups to the cost of a part of the time.
 
     Parameters
     ----------
@@ -37,31 +46,45 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> lines = {"SubAccountName": ["nlp"], "x_GpuModel": ["A30"], "x_Bucket": ["used"], "EffectiveCost": [30.0]}
+    >>> lines = {"SubAccountName": ["nlp"], "x_GpuModel": ["A30"], "x_Bucket": ["used"], "PricingQuantity": [3.0]}
+    >>> costs = pl.DataFrame(lines).with_columns(EffectiveCost=pl.lit("10.00").cast(CENTS_DTYPE))
     >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
     >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
     >>> ledger = pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]})
-    >>> spread_cost(pl.DataFrame(lines), ledger, ["week"])["cost"].to_list()
-    [10.0, 20.0]
+    >>> spread_cost(costs, ledger, ["week"])["cost"].to_list()
+    [Decimal('3.33'), Decimal('6.67')]
     """
-    keys = ["team", "gpu_model", "bucket"]
-    lines = costs.group_by(team="SubAccountName", gpu_model="x_GpuModel", bucket="x_Bucket", maintain_order=True).agg(
-        cost=pl.col("EffectiveCost").cast(pl.Float64).sum()
+    keys = {"team": "SubAccountName", "gpu_model": "x_GpuModel", "bucket": "x_Bucket"}
+    lines = costs.group_by(**keys, maintain_order=True).agg(
+        cost=pl.col("EffectiveCost").sum(), quantity=pl.col("PricingQuantity").sum()
     )
-    times = [name for name in by if name in TIME_GROUPS]
+    # Lines at one rate differ from it by their rounding alone, which the rate of all of them does not have.
+    cost, quantity = pl.col("cost").cast(pl.Float64), pl.col("quantity")
+    is_one_rate = (cost - cost.sum() / quantity.sum() * quantity).abs().max() < MAX_LINE_ROUNDING
+    rate = pl.when(is_one_rate.over("gpu_model")).then((cost.sum() / quantity.sum()).over("gpu_model"))
+    lines = lines.with_columns(rate=rate.otherwise((cost / quantity).fill_nan(0.0)), whole=0)
+    times, others = ([name for name in by if (name in TIME_GROUPS) is is_time] for is_time in (True, False))
     rows = ledger.select(
         pl.col("gpu_model", "bucket").cast(pl.String),
         "gpu_hours",
         *(time_group(name, "hour", tz) for name in times),
         team=pl.col("tenant").cast(pl.String).replace({UNALLOCATED_TENANT_LABEL: UNALLOCATED_TEAM}),
         calendar_day=time_group("day", "hour", tz),
+        whole=0,
     )
-    share = pl.col("gpu_hours") / pl.col("gpu_hours").sum().over(keys)
-    priced = rows.join(lines, on=keys, how="left", nulls_equal=True).with_columns(cost=pl.col("cost") * share)
+    priced = rows.join(lines, on=[*keys], how="left", nulls_equal=True, maintain_order="left")
     n_days = pl.col("calendar_day").n_unique()
-    priced = priced.with_columns(days=n_days.over(times) if times else n_days)
-    sums = priced.group_by(by, maintain_order=True).agg(pl.col("days").first(), pl.col("gpu_hours", "cost").sum())
-    return sums.select(*by, "days", "gpu_hours", "cost").sort(*times, *(name for name in by if name not in times))
+    priced = priced.with_columns(cost=pl.col("gpu_hours") * pl.col("rate"), days=n_days.over("whole", *times))
+    sums = priced.group_by("whole", *by, maintain_order=True).agg(
+        pl.col("days").first(), pl.col("gpu_hours", "cost").sum()
+    )
+    totals = dict.fromkeys(sums.select("whole", *others).rows(), Decimal("0.00"))
+    by_row = lines.group_by("whole", *others, maintain_order=True).agg(pl.col("cost").sum())
+    totals |= {tuple(row): cost for *row, cost in by_row.iter_rows()}
+    places = zip(sums.select("whole", *others).rows(), sums.select("whole", *times).rows(), strict=True)
+    cents = split_table(totals, dict(zip(places, sums["cost"], strict=True)))
+    amounts = pl.Series("cost", [*cents.values()], CENTS_DTYPE)
+    return sums.select(*by, "days", "gpu_hours", amounts).sort(*times, *others)
 
 
 def tabulate_teams_by_week(
@@ -85,8 +108,8 @@ def tabulate_teams_by_week(
     Examples
     --------
     >>> from datetime import UTC, datetime
-    >>> lines = {"SubAccountName": ["nlp"], "x_GpuModel": ["A30"], "x_Bucket": ["used"], "EffectiveCost": [10.0]}
-    >>> costs = pl.DataFrame(lines).cast({"EffectiveCost": pl.Decimal(18, 2)})
+    >>> lines = {"SubAccountName": ["nlp"], "x_GpuModel": ["A30"], "x_Bucket": ["used"], "PricingQuantity": [3.0]}
+    >>> costs = pl.DataFrame(lines).with_columns(EffectiveCost=pl.lit("10.00").cast(CENTS_DTYPE))
     >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
     >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
     >>> table = tabulate_teams_by_week(costs, pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]}))
@@ -99,11 +122,27 @@ def tabulate_teams_by_week(
         for week, days in by_week.select("week", "days").unique(maintain_order=True).iter_rows()
     ]
     totals = costs.group_by(team="SubAccountName", maintain_order=True).agg(pl.col("EffectiveCost").sum())
-    weekly = totals.join(by_week.pivot("week", index="team", values="cost"), "team", "left", maintain_order="left")
-    weights = weekly.with_columns(pl.selectors.float().fill_null(0.0))  # a team without GPU-hours in a week
-    parts = [split_amount(total, amounts) for _, total, *amounts in weights.iter_rows()]
-    amounts = pl.DataFrame(parts, schema=dict.fromkeys(names, totals.dtypes[1]), orient="row")
-    return totals.select("team", *amounts, pl.col("EffectiveCost").alias(f"total [{currency}]"))
+    weekly = by_week.pivot("week", index="team", values="cost").fill_null(0)  # a team without GPU-hours in a week
+    weekly.columns = ["team", *names]
+    return totals.join(weekly, "team", "left", maintain_order="left").select(
+        "team", *names, pl.col("EffectiveCost").alias(f"total [{currency}]")
+    )
+
+
+def mark_partial_weeks(table: pl.DataFrame) -> pl.DataFrame:
+    """Write the observed days behind each week of a table of :func:`spread_cost` that was observed in part.
+
+    Examples
+    --------
+    >>> from datetime import date
+    >>> weeks = pl.DataFrame({"week": [date(2026, 1, 26), date(2026, 2, 2)], "days": [1, 7]})
+    >>> mark_partial_weeks(weeks)["week"].to_list()
+    ['2026-01-26 (1 of 7 days)', '2026-02-02']
+    """
+    if not {"week", "days"} <= {*table.columns}:
+        return table
+    days = pl.when(pl.col("days") < 7).then(pl.format(" ({} of 7 days)", "days")).otherwise(pl.lit(""))
+    return table.with_columns(week=pl.col("week").cast(pl.String) + days)
 
 
 def compare_periods(by_team: pl.DataFrame, every: str) -> pl.DataFrame:
@@ -129,7 +168,7 @@ def compare_periods(by_team: pl.DataFrame, every: str) -> pl.DataFrame:
     0.2
     """
     sums = by_team.group_by(every).agg(pl.col("days").first(), pl.col("gpu_hours", "cost").sum()).sort(every)
-    daily = pl.col("cost") / pl.col("days")
+    daily = pl.col("cost").cast(pl.Float64) / pl.col("days")
     before = daily.shift()
     return sums.with_columns(
         cost_per_day=daily,

@@ -13,7 +13,7 @@ import polars as pl
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
-from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount
+from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount, split_table
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
@@ -60,8 +60,9 @@ def showback(
 ) -> pl.DataFrame:
     """Make charge lines by tenant whose sum is the cost of the installed GPU-hours, to the cent.
 
-    The total is computed first and rounded once; lines share it in proportion to their cost by the largest-remainder
-    rule, so that no cent is lost. Unallocated GPU-hours have lines of their own.
+    The total is computed first and rounded once; tenants, then their lines, share it in proportion to their cost by
+    the largest-remainder rule, so that no cent is lost, and buckets sum to their rounded cost as well. Unallocated
+    GPU-hours have lines of their own.
 
     Parameters
     ----------
@@ -95,7 +96,7 @@ def showback(
     lines = _order_lines(hours.filter(pl.Series(has_rate, dtype=pl.Boolean)))
     line_rates = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]
     quantity = _round_parts(lines["gpu_hours"])
-    costs = _line_costs(quantity, lines["energy_kwh"], line_rates)
+    costs = _line_costs(lines, quantity, line_rates)
     listed = [None if rate.listed is None else Decimal(repr(rate.listed)) for rate in line_rates]
     at_list = [
         cost if price is None else price * Decimal(repr(amount))
@@ -175,13 +176,26 @@ def _order_lines(hours: pl.DataFrame) -> pl.DataFrame:
     )  # fmt: skip
 
 
-def _line_costs(quantity: pl.Series, kwh: pl.Series, rates: Sequence[Rate]) -> list[Decimal]:
-    """Costs of the lines, to the cent, from their GPU-hours, energy [kWh] and rates."""
+def _line_costs(lines: pl.DataFrame, quantity: pl.Series, rates: Sequence[Rate]) -> list[Decimal]:
+    """Round the costs of charge lines to the cent such that lines, tenants and buckets sum to their rounded costs.
+
+    Parameters
+    ----------
+    lines : polars.DataFrame
+        Charge lines: ``name``, ``gpu_model``, ``ownership``, ``bucket``, ``energy_kwh``.
+    quantity : polars.Series
+        Their GPU-hours, rounded. [GPU h]
+    rates : sequence of Rate
+        Their rates.
+    """
     amounts = [
         hours * rate.price.value + (energy or 0.0) * rate.per_kwh
-        for hours, energy, rate in zip(quantity, kwh, rates, strict=True)
+        for hours, energy, rate in zip(quantity, lines["energy_kwh"], rates, strict=True)
     ]
-    return split_amount(round_money(math.fsum(amounts)), amounts)
+    sums = lines.select("name", cost=pl.Series(amounts, dtype=pl.Float64)).group_by("name", maintain_order=True).sum()
+    totals = dict(zip(sums["name"], split_amount(round_money(math.fsum(amounts)), sums["cost"].to_list()), strict=True))
+    places = zip(lines["name"], lines.select("gpu_model", "ownership", "bucket").rows(), strict=True)
+    return [*split_table(totals, dict(zip(places, amounts, strict=True))).values()]
 
 
 def _round_parts(values: pl.Series) -> pl.Series:

@@ -19,7 +19,7 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import from_plain, round_record, to_json, to_plain
 from gpuplanner.core.step_functions import has_unknown_end
-from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, count_text
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, count_text, wait_text
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
@@ -542,12 +542,20 @@ def arrange_decisions(decisions: pl.DataFrame, format_value: Callable[[Any], str
     rows: list[list[str]] = []
     for name, (label, prefix) in COMPARED_FIGURES.items():
         if decisions[name].null_count() < decisions.height:
-            texts = [label.format(currency=currency), *map(format_value, decisions[name])]
+            form = format_value
+            if "[min]" in label:
+                label, form = label.replace(" [min]", ""), signed_wait_text
+            texts = [label.format(currency=currency), *map(form, decisions[name])]
             ends = decisions.select(f"{prefix}_low", f"{prefix}_high").rows() if prefix else []
             for column, (low, high) in enumerate(ends, start=1):
-                texts[column] += "" if low is None else f" ({format_value(low)} to {format_value(high)})"
+                texts[column] += "" if low is None else f" ({form(low)} to {form(high)})"
             rows.append(texts)
     return pl.DataFrame(rows, schema=["figure", *decisions["study"]], orient="row")
+
+
+def signed_wait_text(minutes: float | None) -> str:
+    """Format a wait or a difference of waits [min] as :func:`wait_text`, with its sign; a dash if it is not known."""
+    return "–" if minutes is None else ("−" if minutes < -0.5 else "") + wait_text(abs(minutes))
 
 
 def _label_studies(studies: Sequence[tuple[Scenario, Comparison]]) -> list[str]:

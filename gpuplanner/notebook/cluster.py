@@ -29,10 +29,11 @@ from gpuplanner.core.units_and_number_formats import (
     day_text,
     last_day_text,
     money_text,
+    percent_text,
     period_text,
     wait_text,
 )
-from gpuplanner.cost.cost_over_time import SPREAD_GROUPS, spread_cost
+from gpuplanner.cost.cost_over_time import ROUNDING_TEXT, SPREAD_GROUPS, mark_partial_weeks, spread_cost
 from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS, hourly_price_text
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.dataset_writer import write_dataset
@@ -53,9 +54,10 @@ from gpuplanner.usage.grouped_usage import (
     group_waits,
     keep_largest,
     require_groups,
+    require_month,
 )
 from gpuplanner.usage.period_accounts import scenario_ledger
-from gpuplanner.usage.planning_history import history, observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import history, load_dataset, observation_begins_at, observation_ends_at
 
 # What plans and prices is imported when it is first used: tables of a dataset then appear in half the time.
 if TYPE_CHECKING:
@@ -67,6 +69,11 @@ COST_GROUPS = {
     "job": "job", **{name: name for name in JOB_COST_GROUPS},
 }  # fmt: skip
 """Groups of the cost, and the tables of a cost review that have them."""
+_COUNTED_JOBS_TEXT = (
+    "A job counts once, with the wait of its first attempt. gp.decide counts every attempt, and joins the sizes 5-8 "
+    "and 9+ GPUs to 5+ GPUs where one of them has few jobs."
+)
+"""Why numbers and sizes of jobs differ from those of a decision."""
 MIN_JOBS_ABOVE_PERCENTILE = 5
 """Fewest jobs that must wait longer than a percentile for it to be shown without a remark."""
 
@@ -158,8 +165,9 @@ def _temporary_folder() -> str:
 class Cluster:
     """Jobs, nodes and telemetry of a cluster as frames, and a view for each question about them.
 
-    Methods take ``team=``, ``partition=``, ``job_class=``, ``start=`` and ``end=`` alike. Every view has ``.df`` (a
-    polars frame) and ``.chart()``, and displays both.
+    :meth:`ledger`, :meth:`waits` and :meth:`utilization` take ``team=``, ``partition=``, ``job_class=``, ``gpus=``,
+    ``start=``, ``end=`` and ``month=`` alike. Every view has ``.df`` (a polars frame) and ``.chart()``, and displays
+    both.
 
     - ``inbox``: The opened dataset.
     - ``data``: Its folder or name, as of a :class:`Scenario`.
@@ -253,7 +261,7 @@ class Cluster:
 
     @or_card("Queue wait", errors=TraceFormatError)
     def waits(
-        self, by: str | Sequence[str] = "job_size", *, percentile: float = 0.95, team: str | None = None,
+        self, by: str | Sequence[str] = "job_size", *, percentile: float | None = None, team: str | None = None,
         partition: str | None = None, job_class: str | None = None, gpus: tuple[float, float] | None = None,
         start: str | datetime | None = None, end: str | datetime | None = None, month: str | None = None,
     ) -> View:  # fmt: skip
@@ -268,8 +276,8 @@ class Cluster:
             ``insufficient`` (fewer idle GPUs than the job requests), ``fragmented`` (enough idle GPUs, spread over too
             many nodes), ``wrong_layout`` (enough, but not as the MIG instances that it requests), ``queued_behind``
             (it would fit, others are ahead), ``limits`` (its team is at a limit of GPUs) or ``unexplained``.
-        percentile : float
-            Percentile of the queue wait. [0-1]
+        percentile : float, optional
+            Percentile of the queue wait; default: 0.95. Hours by cause have none. [0-1]
         team, partition, job_class : str, optional
             Only these jobs.
         gpus : tuple of two numbers, optional
@@ -283,8 +291,9 @@ class Cluster:
         -------
         View
             ``df``: the groups, ``jobs``, ``jobs_not_started``, ``mean_wait_minutes``, ``p95_wait_minutes``,
-            ``max_wait_minutes`` and ``wait_hours``. By cause: ``jobs``, ``wait_hours`` and ``idle_elsewhere_hours``,
-            in which enough GPUs were idle on other nodes than those of ``partition`` (without it, on any nodes).
+            ``max_wait_minutes`` and ``wait_hours``. A job counts once, with the wait of its first
+            attempt. By cause: ``jobs``, ``wait_hours`` and ``idle_elsewhere_hours``, in which enough GPUs were idle on
+            other nodes than those of ``partition`` (without it, on any nodes).
 
         Raises
         ------
@@ -297,7 +306,12 @@ class Cluster:
         'p50_wait_minutes'
         """
         usage_filter = UsageFilter(team, partition, job_class, gpus, start, end, month)
-        if "cause" in ([by] if isinstance(by, str) else by):
+        groups = [by] if isinstance(by, str) else [*by]
+        if "cause" in groups:
+            if percentile is not None:
+                rest = [name for name in groups if name != "cause"] or ["job_size"]
+                todo = f"Ask for both: .waits(by={rest}, percentile={percentile}) and .waits(by={groups})."
+                raise ScenarioError("percentile", "none with 'cause', which sums hours", str(percentile), todo)
             from gpuplanner.decision.explained_waits import group_wait_causes  # tables need no simulator
 
             table = group_wait_causes(self.scenario(), by, usage_filter=usage_filter)
@@ -307,9 +321,10 @@ class Cluster:
             how: dict[str, Any] = {"about": about, "note": note, "since": since}
             return self._usage_view(table, by, "wait_hours", "Hours of waiting [h]", usage_filter, **how)
         dataset, tz = self.inbox.trace, self.inbox.tz
+        percentile = 0.95 if percentile is None else percentile
         table = group_waits(dataset, by, percentile=percentile, usage_filter=usage_filter, tz=tz)
         n_jobs = table.select(pl.sum("jobs", "jobs_not_started")).sum_horizontal().item()
-        note = _few_jobs_text(table, table.columns[: table.columns.index("jobs")], percentile)
+        note = f"{_few_jobs_text(table, table.columns[: table.columns.index('jobs')], percentile)} {_COUNTED_JOBS_TEXT}"
         how = {"about": count_text(n_jobs, "job"), "note": note}
         name = f"p{100 * percentile:g}"
         return self._usage_view(table, by, f"{name}_wait_minutes", f"{name} queue wait [min]", usage_filter, **how)
@@ -474,6 +489,8 @@ class Cluster:
 
     def scenario(self, **changes: Any) -> Scenario:  # noqa: ANN401 - fields of a scenario
         """Return the scenario of this cluster with other field values."""
+        if "month" in changes:
+            require_month(changes["month"], self.inbox.trace, self.inbox.tz)
         own_fields = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
         return Scenario(**own_fields | _usual_actuator(self._folder) | changes)
 
@@ -564,7 +581,7 @@ def _cost_view(scenario: Scenario, groups: Sequence[str], column: str | None) ->
     rate = f"{hourly_price_text(review.hourly_cost)} {review.currency} per GPU-hour"
     about = f"{money_text(review.total, review.currency)} {review.currency}{review.price_basis} ({rate})"
     start, end = map(datetime.fromisoformat, review.period)
-    how: dict[str, Any] = {"period": (start, end), "tz": scenario.tz, "about": about}
+    how: dict[str, Any] = {"period": (start, end), "tz": scenario.tz, "about": about, "note": ROUNDING_TEXT}
     return replace(_grouped_view(table, groups, "cost", f"Cost [{review.currency}]", **how), sums=review.sums)
 
 
@@ -607,20 +624,22 @@ def _grouped_view(
     title = f"{label.split(' [')[0]} by {words}"
     shown = replace_codes_by_text(table)
     largest = shown.drop_nulls(value).sort(value, descending=True).head(1)
-    names = " · ".join(str(largest[group][0]) for group in groups) if largest.height else ""
     alt = "There are no values."
     if largest.height:
-        highest = float(largest[value][0])
-        unit = label.partition(" [")[2].rstrip("]").replace("0-1", "")
-        text = wait_text(highest) if unit == "min" else f"{highest:,.{0 if highest >= 100 else 2}f} {unit}"
-        alt = f"Highest: {names}, {text}".rstrip() + "."
+        names = " · ".join(f"{name}:00" if group == "hour_of_day" else str(name)
+                           for group, name in zip(groups, largest.row(0)[: len(groups)], strict=True))  # fmt: skip
+        highest, unit = float(largest[value][0]), label.partition(" [")[2].rstrip("]") or "GPU-hours"
+        forms = {"min": wait_text(highest), "0-1": percent_text(highest)}
+        text = forms.get(unit, f"{highest:,.{0 if highest >= 100 else 2}f} {unit}")
+        alt = f"Highest {'at' if {*groups} & {*TIME_GROUPS} else 'for'} {names}: {text}."
     if not {*groups} & {*TIME_GROUPS} and (n_zero := shown.filter(pl.col(value) == 0).height):
         alt += f" Without a bar: {count_text(n_zero, 'row')} of 0."
     partial = ""
     if period is not None:
         alt = f"{about}, {period_text(*(instant.isoformat() for instant in period))}. {alt}"
         partial = describe_partial_periods(table, groups, *(instant.astimezone(ZoneInfo(tz)) for instant in period))
-    chart = page.figure(plots.plot_groups(shown, groups, value, label=label), title=title, alt=alt, numbers=shown)
+    drawn = plots.plot_groups(mark_partial_weeks(shown), groups, value, label=label)
+    chart = page.figure(drawn, title=title, alt=alt, numbers=shown)
     return View(HtmlSection(chart + "".join(map(page.note, filter(None, (partial, note))))), table)
 
 
@@ -642,6 +661,8 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
         example = "write for example 'sample' or gp.Scenario(data='sample')"
         raise TypeError(f"expected a name, a folder, a cluster, a scenario or a study; got {data!r}: {example}")
     name = str(data)
+    if "month" in changes:
+        require_month(changes["month"], load_dataset(name, columns=("submit_time",)), str(changes.get("tz", "UTC")))
     if name in public_traces():
         return open(name).scenario(**changes)
     return Scenario(**{"data": name} | _usual_actuator(name) | dict(changes))

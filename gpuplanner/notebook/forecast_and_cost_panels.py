@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
-from zoneinfo import ZoneInfo
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from gpuplanner import notebook
 from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import replace_codes_by_text
@@ -24,9 +23,13 @@ from gpuplanner.decision.purchase_and_refresh_plans import PurchasePlan, plan_pu
 from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import control_style, dropdown, files_button, on_change
 from gpuplanner.report import html_page as page
-from gpuplanner.report.focus_files_and_workbooks import write_cost_workbook
+from gpuplanner.report.focus_files_and_workbooks import TEAMS_BY_WEEK_SHEET_NAME, write_cost_workbook
 from gpuplanner.report.html_page import HtmlSection
-from gpuplanner.usage.planning_history import load_dataset, months_from, observation_begins_at, observation_ends_at
+from gpuplanner.usage.grouped_usage import months_in
+from gpuplanner.usage.planning_history import load_dataset
+
+if TYPE_CHECKING:
+    from gpuplanner.notebook.forecast_and_cost_views import MonthCosts
 
 
 @dataclass(frozen=True)
@@ -205,14 +208,14 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             self.price_book,
         ]  # fmt: skip
         on_change(controls, self.ask_soon)
-        tooltip = f"Write the tables of the shown answer to {workbook}"
+        tooltip = f"Write the tables of the shown answer to {workbook}, first the sheet {TEAMS_BY_WEEK_SHEET_NAME}"
         self.files = files_button(
             lambda: write_cost_workbook(workbook, self._shown_review(), locale=scenario.number_locale),
-            "Write the workbook", tooltip,
+            "Write the workbook", tooltip, f". Teams by week: sheet “{TEAMS_BY_WEEK_SHEET_NAME}”",
         )  # fmt: skip
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
-        scope = "Only this panel follows its fields. For all sections, set <code>price</code> and <code>month</code> "
-        scope += "in the first cell, then Run → Run All Cells."
+        scope = "The cells below have the price, month, ownership and price book of this panel once they run: after a "
+        scope += "change, select the next one, then Run → Run Selected Cell and All Below (<code>panel.costs</code>)."
         self.panel = widgets.VBox([grid, widgets.HTML(scope), self.files, self.status, self.answer.box])
         self.answer.value = cost_section(review, ALL_TEAMS_OPTION)
         self.status.value = "Cost of the parameters. Change a value: the cost follows, then the recommendation."
@@ -236,6 +239,11 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             price_per_gpu_hour=self.price.value if is_moved else self.scenario.price_per_gpu_hour,
         )
         return CostQuestion(scenario, self.tenant.value, self.months.value, self.risk.value)
+
+    @property
+    def costs(self) -> MonthCosts:
+        """Costs with the settings of the controls, for the cells below the panel."""
+        return notebook.costs(self.question.scenario)
 
     def _compute_costs(self, question: CostQuestion) -> CostAnswer:
         """Compute the cost, which is shown at once, then the purchase plan and the policies."""
@@ -263,9 +271,7 @@ def observed_months(scenario: Scenario) -> list[str]:
     >>> observed_months(Scenario())
     ['2026-02']
     """
-    trace, zone = load_dataset(scenario.data, columns=("submit_time",)), ZoneInfo(scenario.tz)
-    ends = observation_begins_at(trace), observation_ends_at(trace) - timedelta(microseconds=1)
-    names = months_from(*(f"{time.astimezone(zone):%Y-%m}" for time in ends))
+    names = months_in(load_dataset(scenario.data, columns=("submit_time",)), scenario.tz)
     return sorted({*names, *filter(None, [scenario.month])})
 
 

@@ -269,10 +269,9 @@ def forecast_demand(scenario: Scenario, *, at: str = "", installed_gpus: float |
 
     Examples
     --------
-    >>> forecast_demand(Scenario(data="nowhere"))
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.TraceFormatError: ...
+    >>> forecast = forecast_demand(Scenario(), at="2026-02-20")
+    >>> forecast.expected(24).df.columns
+    ['ds', 'still_running', 'to_come', 'q05', 'q50', 'q95']
     """
     instant = parse_instant(at, option="at") if at else None
     load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
@@ -430,10 +429,9 @@ def costs(scenario: Scenario) -> MonthCosts:
 
     Examples
     --------
-    >>> costs(Scenario(data="nowhere"))
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.TraceFormatError: ...
+    >>> month = costs(Scenario(month="2026-02", price_per_gpu_hour=2.0))
+    >>> month.over_time("month").df.select("month", "days", "cost").rows()
+    [(datetime.date(2026, 2, 1), 28, Decimal('86016.00'))]
     """
     load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
     return MonthCosts(scenario)

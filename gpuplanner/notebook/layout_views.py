@@ -377,6 +377,10 @@ class LayoutPanel(SectionPanel[LayoutQuestion, PlannedLayouts]):
         return HtmlSection(page.paragraph(f"{text} {layouts.plan.explanation}") + layouts.in_use().section)
 
 
+IDLE_SLICE = "idle compute slice"
+"""Name of a compute slice of a partitioned GPU that belongs to no instance."""
+
+
 def _gpu_hours_text(value: float | None) -> str:
     """Format GPU-hours such as ``12.5 GPU-hours``, or ``not known``."""
     return "not known" if value is None else f"{value:,.1f} GPU-hours"
@@ -396,7 +400,7 @@ def layouts(
     data : str, Path, Cluster or Scenario
         Name or folder of a dataset, a cluster, or a scenario; with `demand`, a GPU model such as ``"A100-80GB"``.
     gpus : int, optional
-        Number of GPUs, with `demand`. [GPU]
+        Number of GPUs, with `demand`; else the fleet of the plan, as in a :class:`Scenario`. [GPU]
     demand : mapping of str to int, optional
         MIG instances that must fit, by profile; ``"gpu"`` is a full GPU.
     **changes
@@ -408,7 +412,7 @@ def layouts(
         ``asked()``, ``in_use()``, ``sharing()``, ``kinds()``, ``calendar()``, ``limits()``: a view each;
         ``controls()``, ``export()``, ``problem``, ``plan``. With `demand`, the view of the layouts
         (``df``: ``layout``, ``off`` for GPUs that are not needed; ``gpus``; ``left_over``, the instances of these GPUs
-        that the demand does not need).
+        that the demand does not need, and their compute slices that no instance has).
 
     Raises
     ------
@@ -418,11 +422,11 @@ def layouts(
     Examples
     --------
     >>> layouts("A100-80GB", gpus=4, demand={"3g.40gb": 4, "1g.10gb": 6}).df.rows()
-    [('3g.40gb:2', 1, ''), ('3g.40gb:1,1g.10gb:4', 2, '2 × 1g.10gb'), ('off', 1, 'full GPU')]
+    [('3g.40gb:2', 1, 'idle compute slice'), ('3g.40gb:1,1g.10gb:4', 2, '2 × 1g.10gb'), ('off', 1, 'full GPU')]
     """
     if demand is not None:
         return _show_layouts(str(data), gpus, demand)
-    scenario = make_scenario(data, changes)
+    scenario = make_scenario(data, changes if gpus is None else {"gpus": gpus, **changes})
     load_dataset(scenario.data, columns=("submit_time",))  # a folder that is no dataset is an error at once
     return PlannedLayouts(scenario)
 
@@ -441,34 +445,56 @@ def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -
     if missing:
         excess = "; ".join(f"{count} × {name}" for name, count in missing.items())
         expected = f"instances that fit on {gpus} × {model.name}"
-        raise ScenarioError("demand", expected, f"{excess} too many", "Raise gpus=.")
+        enough = gpus + sum(missing.values())  # a GPU for each missing instance
+        larger = plan(replace(problem, gpus=enough, gpus_per_node=enough), gap_target=0)
+        idle = dict(zip(larger.layouts, larger.counts[0].tolist(), strict=True)).get(UNUSED_LAYOUT, 0)
+        n_needed = int(larger.counts[0].sum()) - idle
+        todo = f"It needs {n_needed} GPUs: gpus={n_needed}."
+        raise ScenarioError("demand", expected, f"{excess} too many", todo)
     counts = dict(zip(layout_plan.layouts, layout_plan.counts[0].tolist(), strict=True))
     counts = {layout: count for layout, count in counts.items() if count and layout != UNUSED_LAYOUT}
     counts |= {UNUSED_LAYOUT: gpus - sum(counts.values())} if gpus > sum(counts.values()) else {}
-    left_over = _find_left_over(model, counts, demand)
+    left_counts = _find_left_over(model, counts, demand)
+    left_over = [_instances_text(unused) for unused in left_counts]
     table = pl.DataFrame({"layout": list(counts), "gpus": list(counts.values()), "left_over": left_over})
     texts = [_instances_text(parse_layout(layout)) or "not needed" for layout in counts]
     labels = {
-        layout: f"{count_text(counts[layout], 'GPU')}: {text}" for layout, text in zip(counts, texts, strict=True)
+        layout: f"{count_text(counts[layout], 'GPU')}: {text}"
+        + (f" (left over: {left})" if left and layout != UNUSED_LAYOUT else "")
+        for layout, text, left in zip(counts, texts, left_over, strict=True)
     }
     placements = make_placement_table(model, counts)
     undivided = [
         (layout, "full GPU", 0, model.memory_slices) for layout in (FULL_GPU, UNUSED_LAYOUT) if layout in counts
     ]
     placements = pl.concat([placements, pl.DataFrame(undivided, schema=placements.schema, orient="row")])
+    # Drawn light: as many of the last instances as every GPU of the layout has left over.
+    unused = {
+        (layout, name): number // counts[layout]
+        for layout, left in zip(counts, left_counts, strict=True)
+        for name, number in left.items()
+    }
+    keys = placements.select("layout", profile=pl.col("profile").replace("full GPU", FULL_GPU)).rows()
+    n_unused = pl.Series([unused.get(key, 0) for key in keys], dtype=pl.Int64)
+    rank = pl.col("start").rank("ordinal", descending=True).over("layout", "profile")
+    placements = placements.with_columns(is_left_over=rank <= n_unused)
     chart = page.figure(
         plots.plot_placements(
             placements.with_columns(pl.col("layout").replace(labels)), memory_slices=model.memory_slices
         ),
         title=f"Layouts of {gpus} × {model.name}",
-        alt=f"{'; '.join(labels.values())}. Left over: {', '.join(filter(None, left_over)) or 'nothing'}.",
+        alt=f"{'; '.join(labels.values())}. Light: not needed.",
         numbers=table.with_columns(layout=pl.Series(texts)),
     )
     return View(page.section("Layouts", chart), table)
 
 
-def _find_left_over(gpu_model: GpuModel, gpus_by_layout: Mapping[str, int], demand: Mapping[str, int]) -> list[str]:
-    """Name the instances of each layout's GPUs that a demand does not need; a larger instance may serve a smaller one.
+def _find_left_over(
+    gpu_model: GpuModel, gpus_by_layout: Mapping[str, int], demand: Mapping[str, int]
+) -> list[dict[str, int]]:
+    """Count the instances of each layout's GPUs that a demand does not need, and compute slices of no instance.
+
+    A larger instance may serve a smaller one.
 
     Parameters
     ----------
@@ -491,12 +517,14 @@ def _find_left_over(gpu_model: GpuModel, gpus_by_layout: Mapping[str, int], dema
             if all(size >= needed for size, needed in zip(sizes[larger], sizes[name], strict=True)):
                 used = min(left[larger], -left[name])
                 left[larger], left[name] = left[larger] - used, left[name] + used
-    texts = []
-    for counts in reversed(instances):
+    left_counts = []
+    for gpus, counts in reversed([*zip(gpus_by_layout.values(), instances, strict=True)]):
         unused = {name: min(count, left[name]) for name, count in counts.items() if left[name] > 0}
         left.subtract(unused)
-        texts.append(_instances_text(unused))
-    return texts[::-1]
+        used = sum(sizes[name][1] * count for name, count in counts.items() if name in sizes)
+        idle_slices = gpus * gpu_model.compute_slices * (used > 0) - used  # only a partitioned GPU has any
+        left_counts.append(unused | ({IDLE_SLICE: idle_slices} if idle_slices else {}))
+    return left_counts[::-1]
 
 
 def _instances_text(counts: Mapping[str, int]) -> str:

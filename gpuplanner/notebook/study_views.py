@@ -156,9 +156,21 @@ class StudyView:
             table = waits.join(table.drop("jobs"), left_on="size", right_on="name", how="left", maintain_order="left")
         return View(render_wait_section(self.comparison, [group]), table)
 
-    def wait_curve(self) -> View:
-        """Show the p95 queue wait against the number of GPUs, by job size."""
-        return View(HtmlSection(wait_curve_figure(self.comparison)), make_wait_curve_table(self.comparison))
+    def wait_curve(self, *, gpus: Sequence[int] = ()) -> View:
+        """Show the p95 queue wait against the number of GPUs, by job size; `gpus` as of :func:`wait_curve`."""
+        for size in gpus if isinstance(gpus, Sequence) else (None,):
+            if not isinstance(size, int) or size <= 0:
+                got, todo = str(gpus if size is None else size), "Fix gpus=, such as gpus=[56, 64]."
+                raise ScenarioError("gpus", "a list of numbers of GPUs above 0", got, todo)
+
+        def show() -> View:
+            comparison = self.comparison
+            if gpus:
+                points = simulate_fleet_sizes(self.scenario.without_prices(), tuple(sorted(set(gpus))))
+                comparison = replace(comparison, wait_curve=points)
+            return View(HtmlSection(wait_curve_figure(comparison)), make_wait_curve_table(comparison))
+
+        return answer_or_card("Queue wait by number of GPUs", show)
 
     @or_card("From requested to recommended GPUs")
     def reconciliation(self) -> View:
@@ -279,9 +291,17 @@ def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: 
     data : str, Path, Cluster or Scenario
         Name or folder of a dataset, a cluster, or a scenario.
     **changes
-        Fields of a :class:`Scenario`, such as ``month="2026-02"`` or ``max_added_wait_minutes=5``. With ``gpus=56``
-        the decision is for a fleet of that size, in whole nodes: its headline names the job size that misses its wait
-        limit, if one does, and by how much.
+        Fields of a :class:`Scenario`; the most used:
+
+        - ``gpus=56``: a fleet of that size, in whole nodes; the headline names a job size that misses its limit [GPU]
+        - ``arrival_scale=1.3``: jobs against the record; ``growth_per_week=0.01``: per week ahead [1]
+        - ``max_added_wait_minutes=5``: limit of the p95 queue wait above today's [min]
+        - ``price_per_gpu_hour=2.40`` [currency per GPU-hour], ``currency="EUR"``, ``price_book="prices.yaml"``
+        - ``ownership="owned"``, ``"reserved"`` or ``"rented"``; ``actuator="slurm"``: what repartitions and stops GPUs
+        - ``month="2026-02"``, ``history_days=28``: record that counts [days]; ``gpu_model="A100-80GB"``
+        - ``quotas="quotas.yaml"``, ``policies="static"``: rules to keep, and policies to compare
+
+        ``gp.Scenario?`` lists all of them.
 
     Returns
     -------
@@ -296,10 +316,11 @@ def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: 
 
     Examples
     --------
-    >>> decide("nowhere")
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.TraceFormatError: ...
+    >>> study = decide("sample", gpus=56)
+    >>> print(study.decision.sentence)
+    56 GPUs miss the wait limit for jobs on 3g.40gb, 4g.40gb, 5+ GPUs. p95 queue wait on 5+ GPUs: ...
+    >>> study.but(arrival_scale=0.5).decision.gpus
+    56
     """
     scenario = make_scenario(data, changes)
     return StudyView(scenario, compare_policies(scenario))
@@ -358,25 +379,11 @@ def wait_curve(data: StudySource = "sample", *, gpus: Sequence[int] = (), **chan
 
     Examples
     --------
-    >>> wait_curve("sample", gpus=[0])
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.ScenarioError: gpus: expected a list of numbers of GPUs above 0; got 0. Fix gpus=, such
-    as gpus=[56, 64].
+    >>> points = wait_curve("sample", gpus=[56, 64]).df.filter(layout="today", job_size="5+ GPUs")
+    >>> [(gpus, round(minutes)) for gpus, minutes in points.select("gpus", "p95_minutes").rows()]
+    [(56, 2129), (64, 527)]
     """
-    for size in gpus if isinstance(gpus, Sequence) else (None,):
-        if not isinstance(size, int) or size <= 0:
-            got = str(gpus if size is None else size)
-            raise ScenarioError("gpus", "a list of numbers of GPUs above 0", got, "Fix gpus=, such as gpus=[56, 64].")
-    study = decide(data, **changes)
-    if not gpus:
-        return study.wait_curve()
-
-    def simulate() -> View:
-        points = simulate_fleet_sizes(study.scenario.without_prices(), tuple(sorted(set(gpus))))
-        return replace(study, comparison=replace(study.comparison, wait_curve=points)).wait_curve()
-
-    return answer_or_card("Queue wait by number of GPUs", simulate)
+    return decide(data, **changes).wait_curve(gpus=gpus)
 
 
 def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: str = "study") -> View:
@@ -408,10 +415,9 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: s
 
     Examples
     --------
-    >>> compare(Scenario())
-    Traceback (most recent call last):
-        ...
-    gpuplanner.core.errors.ScenarioError: compare: expected two or more decisions; got 1. Pass another one.
+    >>> study = decide("sample")
+    >>> compare(study, study.but(gpus=56)).df.select("study", "gpus", "meets_wait_limits").rows()
+    [('64 GPUs', 64, 'yes'), ('56 GPUs', 56, 'no: 3g.40gb, 4g.40gb, 5+ GPUs')]
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
@@ -419,7 +425,8 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: s
     views = [_open_or_decide(study) for study in studies]
     frame, differences = tabulate_decisions([(view.scenario, view.comparison) for view in views])
     if group == "study":
-        tables = page.table(arrange_decisions(frame, value_text), caption="Decisions side by side")
+        table = page.table(arrange_decisions(frame, value_text), caption="Decisions side by side")
+        tables = f'<div class="compared">{table}</div>'
         words = page.note('Queue wait of every job size: gp.compare(…, by="job_size").')
         return View(page.section("Side by side", tables, words), frame)
     labelled = zip(frame["study"], views, strict=True)

@@ -451,18 +451,20 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def write_and_link(write: Callable[[], Path]) -> str:
-    """Run a function that writes files; return HTML with links to its page and workbook, or its error."""
+def write_and_link(write: Callable[[], Path], contents: str = "") -> str:
+    """Run a function that writes files; return HTML with links to them and words on their contents, or its error."""
     try:
         path = write()
     except GpuPlannerError as error:
         return escape(str(error))
     workbook = path.with_name("workbook.xlsx")
     files = {escape(str(file)): file for file in (path, workbook) if file == path or file.exists()}
-    return "Written: " + ", ".join(f'<a href="{file}" target="_blank">{file}</a>' for file in files)
+    return "Written: " + ", ".join(f'<a href="{file}" target="_blank">{file}</a>' for file in files) + contents
 
 
-def files_button(write: Callable[[], Path], label: str = "Write the files", tooltip: str = "") -> Any:  # noqa: ANN401 - of ipywidgets
+def files_button(
+    write: Callable[[], Path], label: str = "Write the files", tooltip: str = "", contents: str = ""
+) -> Any:  # noqa: ANN401 - of ipywidgets
     """Make a button that writes files and then shows links to them, or the error.
 
     Parameters
@@ -471,6 +473,8 @@ def files_button(write: Callable[[], Path], label: str = "Write the files", tool
         Writes the files and returns the first one to open.
     label, tooltip : str
         Texts of the button.
+    contents : str
+        Words behind the links.
 
     Returns
     -------
@@ -488,6 +492,6 @@ def files_button(write: Callable[[], Path], label: str = "Write the files", tool
     message = widgets.HTML()
 
     def on_click() -> None:
-        message.value = write_and_link(write)
+        message.value = write_and_link(write, contents)
 
     return widgets.VBox([button(label, tooltip, on_click, layout={"width": "18em"}), message])

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 from decimal import Decimal
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -13,7 +14,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_formats import count_text, day_text, figure_text, money_text, percent_text
-from gpuplanner.cost.cost_over_time import compare_periods
+from gpuplanner.cost.cost_over_time import ROUNDING_TEXT, compare_periods, mark_partial_weeks
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.monthly_cost_review import (
     BASIS_PHRASES,
@@ -40,6 +41,7 @@ from gpuplanner.forecast.model_selection import CHOSEN_MODEL_NAME, EvaluatedBack
 from gpuplanner.forecast.statistical_models import QUANTILE_LEVELS
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.usage.grouped_usage import describe_partial_periods
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME
 
 _TWO_DECIMALS = ",.2f"
@@ -108,7 +110,7 @@ def _total_text(review: CostReview, total: Decimal) -> str:
     sums = (
         f"The charge lines, and the tables by team and by bucket, sum to {money_text(total, review.currency)} "
         f"{review.currency}{review.price_basis} ({review.rate_text}). The table by end state covers allocated "
-        "GPU-hours only."
+        f"GPU-hours only. {ROUNDING_TEXT}"
     )
     if review.price is None or review.price_basis != BASIS_PHRASES[LIST_PRICE]:
         return sums
@@ -141,16 +143,17 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
     if last["change_fraction"] is not None:
         change, daily = percent_text(last["change_fraction"], "+z.1f"), f"{last['cost_per_day']:,.0f} {review.currency}"
         compared = f"Cost a day in the last {every}: {daily}, {change} against the {every} before."
-    label = f"cost [{review.currency}]"
+    label, zone = f"cost [{review.currency}]", ZoneInfo(review.tz)
+    span = (time.astimezone(zone) for time in (review.job_history.begin, review.job_history.end))
     named = replace_codes_by_text(by_team.rename({"team": "tenant"})).rename({"tenant": "team"})
     headings = {"cost": label, "cost_per_day": f"cost a day [{review.currency}]", "change_fraction": "change a day [%]"}
     formats = {"gpu_hours": ",.0f", "cost": ",.0f", "cost_per_day": ",.0f", "change_fraction": "+.1%", "month": "%b %Y"}
     return page.section(
         title,
         page.figure(
-            plots.plot_groups(named, ["team", every], "cost", label=label),
+            plots.plot_groups(mark_partial_weeks(named), ["team", every], "cost", label=label),
             title=f"{title} and team [{review.currency}]",
-            alt=f"{compared} By calendar {every}; the first and the last may be observed in part.",
+            alt=f"{compared} By calendar {every}. {describe_partial_periods(named, [every], *span)}",
             numbers=named,
             formats=formats,
         ),

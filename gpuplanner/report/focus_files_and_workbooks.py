@@ -24,6 +24,7 @@ from gpuplanner.core.output_column_headings import TEXT_BY_CODE, column_heading,
 from gpuplanner.core.output_writing import write_atomically, write_csv_safe
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import LOCALE_BY_NAME, UNALLOCATED_TEAM, localize_text, period_text
+from gpuplanner.cost.cost_over_time import ROUNDING_TEXT
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.monthly_cost_review import (
     COST_TABLE_TITLES,
@@ -625,7 +626,8 @@ def _write_with_totals(
     if lines.height:
         lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
-        sheets = {**parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
+        first = {name: table for name, table in sheets.items() if name == TEAMS_BY_WEEK_SHEET_NAME}
+        sheets = {**first, **parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
         totals = {**totals, **dict.fromkeys(parts, tuple(review.sums))}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
@@ -648,7 +650,7 @@ def _write_with_totals(
     }  # fmt: skip
     return write_workbook(
         path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale,
-        remarks={TEAMS_BY_WEEK_SHEET_NAME: notes.get("Cost", "")},
+        remarks={TEAMS_BY_WEEK_SHEET_NAME: f"{notes['Cost']} {ROUNDING_TEXT}"} if lines.height else None,
     )  # fmt: skip
 
 

@@ -379,7 +379,8 @@ def plot_placements(placements: pl.DataFrame, *, memory_slices: int) -> ChartTyp
     Parameters
     ----------
     placements : polars.DataFrame
-        ``layout, profile, start, size``: an instance of ``profile`` on ``size`` memory slices from ``start``.
+        ``layout, profile, start, size``: an instance of ``profile`` on ``size`` memory slices from ``start``; optional
+        ``is_left_over``: drawn light.
     memory_slices : int
         Memory slices of the GPU model.
 
@@ -398,21 +399,25 @@ def plot_placements(placements: pl.DataFrame, *, memory_slices: int) -> ChartTyp
     end = pl.col("start") + pl.col("size")
     # Only the compute part of a name fits on a box that is one slice wide.
     compute = pl.col("profile").str.split(".").list.first()
+    opacity = pl.lit(1.0)
+    if "is_left_over" in placements.columns:
+        opacity = pl.when("is_left_over").then(0.3).otherwise(1.0)
     rows = placements.select(
         *_PLACEMENT_COLUMNS,
+        opacity=opacity,
         end=end,
         mid=(pl.col("start") + end) / 2,
         label=pl.when(pl.col("size") > 1).then("profile").otherwise(compute),
     ).sort("layout", "start")
     scale = alt.Scale(domain=[0, memory_slices], nice=False)
-    axis = alt.Axis(values=list(range(memory_slices + 1)), format="d", gridColor=theme.GREY)
+    axis = alt.Axis(values=list(range(memory_slices + 1)), format="d", grid=False)
     x = alt.X("start:Q", title="memory slice", scale=scale, axis=axis)
     y = alt.Y("layout:N", axis=None, sort=layouts, scale=alt.Scale(paddingInner=0.5, paddingOuter=0.5))
     base = make_chart(rows).encode(y=y)
     hover = make_tooltips(layout="layout", profile="profile", start="first memory slice", size="memory slices")
     chart = alt.layer(
         base.mark_bar(fill=theme.TINT, stroke=theme.BLUE, strokeWidth=1.5, cornerRadius=3).encode(
-            x=x, x2="end:Q", tooltip=hover
+            x=x, x2="end:Q", tooltip=hover, opacity=alt.Opacity("opacity:Q", scale=None)
         ),
         base.mark_text(fontSize=11).encode(x=alt.X("mid:Q"), text="label:N"),
         make_chart(pl.DataFrame({"layout": layouts}))

@@ -23,7 +23,7 @@ from gpuplanner.usage.gpu_hour_ledger import (
 )
 from gpuplanner.usage.job_classes import classify_jobs
 from gpuplanner.usage.period_accounts import dataset_ledger
-from gpuplanner.usage.planning_history import observation_begins_at, observation_ends_at
+from gpuplanner.usage.planning_history import months_from, observation_begins_at, observation_ends_at
 
 WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """Labels of the days of a week, in their order."""
@@ -68,6 +68,7 @@ class UsageFilter:
     def period_in(self, dataset: Dataset, tz: str) -> tuple[datetime, datetime]:
         """Return the first instant and the first instant after the period, within the observation of the dataset."""
         first, last = observation_begins_at(dataset), observation_ends_at(dataset)
+        require_month(self.month, dataset, tz)
         month = Scenario(month=self.month, tz=tz).month_span() or (first, last)
         start = first if self.start is None else parse_instant(self.start, tz, option="start")
         end = last if self.end is None else parse_instant(self.end, tz, option="end")
@@ -110,6 +111,20 @@ class UsageFilter:
             low, high = _require_range(self.gpus)
             jobs = jobs.filter(pl.col("profile_requested").is_null(), pl.col("gpus").is_between(low, high))
         return jobs
+
+
+def months_in(dataset: Dataset, tz: str) -> list[str]:
+    """List the calendar months ``YYYY-MM`` of a dataset."""
+    ends = observation_begins_at(dataset), observation_ends_at(dataset) - timedelta(microseconds=1)
+    return months_from(*(f"{time.astimezone(ZoneInfo(tz)):%Y-%m}" for time in ends))
+
+
+def require_month(month: str | None, dataset: Dataset, tz: str) -> None:
+    """Raise ScenarioError with the months of a dataset unless it has a month; None: all months."""
+    months = months_in(dataset, tz)
+    if month is not None and month not in months:
+        todo = f"Write month={months[-1]!r}, or leave it out for all data."
+        raise ScenarioError("month", f"a month of the data: {examples(months)}", repr(month), todo)
 
 
 def _require_stated(jobs: pl.DataFrame, column: str, option: str) -> pl.Series:
