@@ -451,15 +451,15 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def write_and_link(write: Callable[[], Path]) -> str:
-    """Run a function that writes files; return HTML with links to its page and workbook, or its error."""
+def write_and_link(write: Callable[[], Path], folder: str = "") -> str:
+    """Run a function that writes files; return HTML with links to its page, workbook and folder, or its error."""
     try:
         path = write()
     except GpuPlannerError as error:
         return escape(str(error))
-    workbook = path.with_name("workbook.xlsx")
-    files = {escape(str(file)): file for file in (path, workbook) if file == path or file.exists()}
-    return "Written: " + ", ".join(f'<a href="{file}" target="_blank">{file}</a>' for file in files)
+    files = [file for file in (path.with_name("workbook.xlsx"), path.with_name(folder or "-")) if file.exists()]
+    texts = (f"{escape(str(file))}{'/' * file.is_dir()}" for file in (path, *files))
+    return "Written: " + ", ".join(f'<a href="{text}" target="_blank">{text}</a>' for text in texts)
 
 
 def files_button(write: Callable[[], Path], label: str = "Write the files", tooltip: str = "") -> Any:  # noqa: ANN401 - of ipywidgets

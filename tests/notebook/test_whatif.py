@@ -25,10 +25,10 @@ from gpuplanner.decision.comparison_record import (
 )
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import CurvePoint
-from gpuplanner.decision.fleet_size_decision import simulate_fleet_waits
+from gpuplanner.decision.fleet_size_decision import format_missed_limits, simulate_fleet_waits
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views_and_panels as background
-from gpuplanner.notebook.study_views import StudyView, compare
+from gpuplanner.notebook.study_views import StudyView, compare, decide
 from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
 from gpuplanner.notebook.what_if_answer import answer_html, answer_waits, estimate_answer, exact_answer, headline
 from gpuplanner.report.first_screen import render_first_screen
@@ -132,15 +132,17 @@ def test_an_estimate_is_the_simulation_where_the_curve_was_simulated(quick, star
     assert {size: estimate.waits[size] for size in exact} == pytest.approx(exact, abs=1e-6)
 
 
-def test_the_headline_names_the_size_that_misses_its_limit_and_by_how_much(smaller):
+def test_the_headline_names_every_size_that_misses_its_limit_with_its_wait_and_limit(smaller):
     decision = smaller.decision
     worst = max(decision.service, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
     assert worst.recommended_p95_minutes > worst.limit_minutes
     assert decision.sentence.startswith("48 GPUs miss the wait limit for jobs on ")
-    excess = re.search(rf"p95 queue wait on {re.escape(worst.size)}: .*, ([\d.]+) (min|h) above", decision.sentence)
-    minutes = float(excess[1]) * (60 if excess[2] == "h" else 1)
-    assert minutes == pytest.approx(
-        worst.recommended_p95_minutes - worst.limit_minutes, abs=4 if excess[2] == "h" else 1
+    waits = re.search(r"p95 queue wait \(limit\): ([^;]*)", decision.sentence)[1].rstrip(".").split(", ")
+    missed = {row.size: row for row in decision.service if not row.meets_limit}
+    assert waits[0].startswith(f"{worst.size} ")
+    assert sorted(waits) == sorted(
+        f"{size} {wait_text(row.recommended_p95_minutes)} ({wait_text(row.limit_minutes)})"
+        for size, row in missed.items()
     )
     assert decision.gpus == 48
     assert not smaller.find_row(decision.policy).meets_target
@@ -371,7 +373,7 @@ def test_a_fleet_that_misses_its_limit_is_exported_only_when_asked_twice(quick, 
     for row in smaller.decision.service:
         assert row.is_no_worse or re.search(rf"Not recommended: .*{re.escape(row.size)}.* wait longer", readme)
     made.pin.click()
-    assert "B recommended<br>× 1.00" in made.pinned.value
+    assert "B: 48 GPUs<br>recommended<br>× 1.00" in made.pinned.value
     made.controls["gpus"].value = 56
     assert made.written.value == ""
 
@@ -422,6 +424,54 @@ def test_policies_of_other_actuators_say_what_they_need(quick, start):
     assert "simulated next" in row
 
 
+def outdated_notes(panel, shown: str) -> list[bool]:
+    """Whether the rule of the panel shows each note of its settings in HTML."""
+    panel_class, settings = re.search(r"<style>\.(of-\w+-\w+):not\(\.(set-\w+)\)", panel.code.value).groups()
+    return [name != settings for name in re.findall(rf"<p class='{panel_class} (set-\w+)' style='display: none", shown)]
+
+
+def test_views_of_the_panel_are_marked_once_it_has_other_settings(panel, quick):
+    study = decide(panel)
+    first = [study._repr_html_(), str(study.policies().section), str(compare(study.but(gpus=48), study).section)]
+    assert [outdated_notes(panel, shown) for shown in first] == [[False]] * 3
+    assert "Made at 64 GPUs, demand × 1.00" in first[0]
+    panel.controls["gpus"].value = 48
+    assert [outdated_notes(panel, shown) for shown in first] == [[True]] * 3
+    assert outdated_notes(panel, decide(panel)._repr_html_()) == [False]
+    panel._cancel()
+    assert outdated_notes(panel, first[0]) == [False]
+    panel.controls[PRICE_FIELD].value = "3.5"
+    assert outdated_notes(panel, first[0]) == [True]
+    assert "display: none" not in decide(quick)._repr_html_()  # not of the panel
+
+
+def test_the_headline_states_the_trade_against_the_other_layout(start):
+    rows = [
+        dataclasses.replace(start.decision.service[0], size=size, recommended_p95_minutes=wait, limit_minutes=30.0)
+        for size, wait in (("1g.10gb", 94.4), ("1 GPU", 5.0))
+    ]
+    assert format_missed_limits(64, rows[1:], (), "recommended") == ""
+    first = "64 GPUs miss the wait limit for jobs on 1g.10gb. p95 queue wait over the limit of 30 min: 1g.10gb 94 min"
+    assert format_missed_limits(64, rows, curve("today", (56, 9.0)), "recommended") == f"{first}."
+    on_today = curve("today", (64, 190.0))  # of 1 GPU
+    assert format_missed_limits(64, rows, on_today, "recommended") == f"{first}; with today's layout: 1 GPU 3.2 h."
+    assert format_missed_limits(64, rows, on_today, "today") == f"{first}."
+    assert format_missed_limits(64, rows, curve("recommended", (64, 0.0)), "today") == (
+        f"{first}; with the recommended layout: none."
+    )
+
+
+def test_policies_of_other_actuators_are_those_of_the_study(quick, start):
+    made = WhatIf(quick.but(actuator="mig-manager"))
+    made.ask().result(timeout=600)
+    made._look_ahead(made._n_asked)
+    row = next(row for row in made.newest.comparison.rows if row.policy == "power_down_idle")
+    shown = re.search(r"<tr class='muted'>(?:(?!</tr>).)*power down idle nodes.*?</tr>", made.answer.value)[0]
+    table = decide(made).policies(other_actuators=True).df
+    gpus, hours = table.filter(policy=row.policy).select("peak_gpus", "gpu_hours_promised").row(0)
+    assert f"<td>{gpus:,.0f}</td><td>{hours:,.0f}</td>" in shown
+
+
 def test_undo_cancel_and_pins(panel, quick, tmp_path):
     panel.controls["gpus"].value = 48
     panel.controls["max_added_wait_minutes"].value = 30.0
@@ -434,12 +484,13 @@ def test_undo_cancel_and_pins(panel, quick, tmp_path):
     assert not panel.files.disabled
     panel.pin.click()
     assert len(panel.pins) == 2
-    assert panel.pinned.value.count("<tr>") == 3
+    assert panel.pinned.value.count("<tr>") == 4  # of the head, the pins, and the current settings
+    assert "<b>Now</b>: " in panel.pinned.value
     answer, size = panel.pins[1], panel.start.decision.longest_waiting
-    assert f"{answer.gpus}<br>{answer.gpus * 168:,}<" in panel.pinned.value
+    assert f"B: {answer.gpus} GPUs<br>recommended<br>× 1.00<" in panel.pinned.value
     row = next(row for row in answer.service if row.size == size.size)
     assert f"<br>{wait_text(row.low)}–{wait_text(row.high)}<" in panel.pinned.value
-    assert f">{len(answer.sizes_over_limit)} over limit<" in panel.pinned.value
+    assert f">{len(answer.sizes_over_limit)}</span>" in panel.pinned.value
 
 
 def test_outdated_questions_are_cancelled(monkeypatch, panel, start):
@@ -521,7 +572,7 @@ def test_the_files_are_those_of_the_screen_and_open(quick, start, smaller, tmp_p
     made._show_exact(exact_answer(quick.but(gpus=48), smaller, start))
     made.write(tmp_path / "export")
     links = re.findall(r'href="([^"]*)"', made.written.value)
-    assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx")]
+    assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx", f"{quick.actuator}/")]
     first_line = (tmp_path / "export" / "README.md").read_text().splitlines()[0].removeprefix("# ")
     first, second = headline(made.newest)
     assert first_line == f"{first} {second}"
