@@ -291,7 +291,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self._show_labels()
         self._show_state("<b>● Exact</b>" + (f" · {note}" if note else ""))
         self._enable(exact=bool(answer.start.wait_curve))
-        self._show_pins()
+        self._show_pins(answer)
 
     def _show_state(self, text: str) -> None:
         """Show whether the answer is exact, with the data."""
@@ -374,6 +374,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if scenario.arrival_scale != shown.arrival_scale and self.fleet is not None:
             self._show_notes(self.newest.start, self.fleet, "…")
         self._enable(exact=False)
+        self._show_pins()
         self.ask_soon()
 
     def _valid_scenario(self) -> Scenario | None:
@@ -429,14 +430,14 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Scenario of the data alone, kept since it reads them, and each move of a control needs it."""
         return make_scenario(self.base.data, {})
 
-    def _show_pins(self) -> None:
-        """Show the pinned answers: GPUs, p95 wait with its interval, job sizes over their limit, and cost of each."""
+    def _show_pins(self, *newest: PanelAnswer) -> None:
+        """Show pinned and newest exact answer: GPUs, p95 wait with its interval, job sizes over limit, and cost."""
         if self.start is None or not self.pins:
             return
         size = self.start.decision.longest_waiting
         price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
         rows = []
-        for number, answer in enumerate([*self.pins, *([self.newest] if self.newest else [])]):
+        for number, answer in enumerate((*self.pins, *newest)):
             waits = next((row for row in answer.comparison.decision.service if size and row.size == size.size), None)
             p95 = MISSING_VALUE_TEXT
             if waits is not None and (wait := answer.waits.get(waits.size)) is not None:
@@ -459,7 +460,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """List the newest exact answer below the controls."""
         if self.newest is not None:
             self.pins.append(self.newest)
-            self._show_pins()
+            self._show_pins(self.newest)
 
     def _assign(self, values: Mapping[str, Any]) -> None:
         """Set controls to values without asking anything."""

@@ -228,11 +228,7 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     is_enough = bool(answer.start.wait_curve) and all(row.meets_limit for row in answer.start.decision.service)
     if is_enough and answer.sizes_over_limit and enough > gpus:
         note += f" · {enough:,} meet the limits{' if repartitioned' * (answer.scenario.mig_layout == TODAY)}"
-    if (
-        _curves(answer.start, RECOMMENDED)
-        and answer.sizes_over_limit
-        and (enough := find_fewest_gpus_today(answer)) > gpus
-    ):
+    if answer.sizes_over_limit and (enough := find_fewest_gpus_today(answer)) > gpus:
         note += f" · ≤ {enough:,} meet them with today’s layout"
     yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", note)
 
@@ -263,9 +259,9 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     reason = answer.comparison.exhaustion.reason or ""
     if not answer.is_exact:
         months, reason = PENDING, "exact only: simulated next"
-    if today_months is not None and months in (None, PENDING):  # a number today, and none after it, reads as an error
-        reason = f"today {today_months}{': a limit is missed' * (str(today_months) == '0')} · {reason}"
-        today_months = months
+    if today_months is not None and months is None:  # a number today, and none after it, reads as an error
+        reason = f"today {today_months}: a limit is missed · {reason}"
+        today_months = None
     today, months_text = ("not known" if value is None else str(value) for value in (today_months, months))
     yield _card("Months to exhaustion", today, months_text, reason, approx=not answer.is_exact)
 
@@ -289,7 +285,9 @@ def _card(label: str, before: str, after: str, note: str, *, approx: bool = Fals
 
 
 def find_fewest_gpus_today(answer: PanelAnswer) -> int:
-    """Find the fewest GPUs of the wait curve with which today's layout meets all limits, as more do; 0 if none do."""
+    """Find the fewest GPUs of the curve with which today's layout meets all limits; 0 if none do, or it is kept."""
+    if not _curves(answer.start, RECOMMENDED):
+        return 0
     limits = {row.size: row.limit_minutes for row in answer.service}
     points = [point for point in answer.start.wait_curve if point.layout == TODAY and point.job_size in limits]
     too_few = max((point.gpus for point in points if point.exceeds(limits[point.job_size])), default=0)
