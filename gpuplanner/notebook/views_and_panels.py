@@ -459,7 +459,8 @@ def write_and_link(write: Callable[[], Path], folder: str = "") -> str:
         return escape(str(error))
     files = [file for file in (path.with_name("workbook.xlsx"), path.with_name(folder or "-")) if file.exists()]
     texts = (f"{escape(str(file))}{'/' * file.is_dir()}" for file in (path, *files))
-    return "Written: " + ", ".join(f'<a href="{text}" target="_blank">{text}</a>' for text in texts)
+    links = ", ".join(f'<a href="{text}" target="_blank">{text}</a>' for text in texts)
+    return f"Written: {links}{' (files to apply)' * links.endswith('/</a>')}"
 
 
 def files_button(write: Callable[[], Path], label: str = "Write the files", tooltip: str = "") -> Any:  # noqa: ANN401 - of ipywidgets

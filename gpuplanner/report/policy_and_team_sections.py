@@ -448,7 +448,9 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
 def render_wait_section(comparison: Comparison, groups: Sequence[str] = ("job_size", "team")) -> HtmlSection:
     """Render queue waits and the causes of waiting, by job size, team, or both."""
     parts = _render_waits(comparison, groups)
-    return page.fold("Causes of waiting", *parts, about=comparison.main_cause_text) if parts else HtmlSection()
+    demand = comparison.decision.demand_text
+    about = f"simulated at {demand}" if demand else comparison.main_cause_text
+    return page.fold("Causes of waiting", *parts, about=about) if parts else HtmlSection()
 
 
 def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "team")) -> list[str]:

@@ -32,7 +32,7 @@ from gpuplanner.notebook.study_views import StudyView, compare, decide
 from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
 from gpuplanner.notebook.what_if_answer import answer_html, answer_waits, estimate_answer, exact_answer, headline
 from gpuplanner.report.first_screen import render_first_screen
-from gpuplanner.report.policy_and_team_sections import render_policy_section
+from gpuplanner.report.policy_and_team_sections import render_policy_section, render_wait_section
 
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
 HOSTILE = "<script>alert(1)</script>"
@@ -344,6 +344,8 @@ def test_a_scaled_demand_is_never_called_observed(start, busier):
     assert "p95 observed" not in section
     assert busier.waits == start.waits  # causes are known of recorded waits alone
     assert "At the recorded demand, jobs waited" in section
+    waits = str(render_wait_section(busier))
+    assert waits.index("<caption>Queue wait by job size") < waits.index("At the recorded demand, jobs waited")
     exports = [step.command for step in decision.next_steps if step.command and "gpuplanner export" in step.command]
     assert all("--set arrival_scale=1.3" in command for command in exports)
 
@@ -353,6 +355,8 @@ def test_the_panel_follows_the_recommendation_at_another_demand(monkeypatch, qui
     monkeypatch.setattr(panels, "compare_policies", lambda scenario, report_trial: busier)
     made.controls["arrival_scale"].value = 1.3
     assert made.recommended.disabled
+    assert "Now" not in made.pinned.value  # the answer of the settings is not known yet
+    assert "before this change" in made.answer.value
     made.ask().result(timeout=60)
     assert made.recommended.description == f"Set to recommended ({busier.decision.gpus:,})"
     assert f"{busier.decision.gpus:,} recommended" in made.notes["gpus"].value
@@ -383,6 +387,7 @@ def test_a_price_is_a_multiplication_and_exact_at_once(panel, asked, start):
     fleet, mean = start.decision.fleet_gpus, start.decision.gpus_mean
     costs = dict.fromkeys(f"{gpus * 168 * 3.5:,.0f}" for gpus in (fleet, mean))  # one where nothing is freed
     assert cards(panel.answer.value)[2] == " → ".join(costs)
+    assert "list price" not in panel.notes[PRICE_FIELD].value
     assert "Exact" in panel.state.value
     assert panel.newest.comparison.decision == reprice_comparison(panel.scenario, start).decision
     assert asked == []
