@@ -282,7 +282,7 @@ class StudyView:
         return self.results.save(folder)
 
 
-def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
+def decide(data: StudySource | WhatIf = "sample", **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
     """Compare operating policies of a cluster and recommend what to change.
 
     Parameters
@@ -313,10 +313,11 @@ def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: 
         ...
     gpuplanner.core.errors.TraceFormatError: ...
     """
+    if isinstance(data, WhatIf):
+        study = decide(data.scenario, **changes)
+        return replace(study, panel_note=data.note_settings(study.decision.gpus))
     scenario = make_scenario(data, changes)
-    comparison = compare_policies(scenario)
-    note = data.note_settings(scenario, comparison.decision.gpus) if isinstance(data, WhatIf) and not changes else ""
-    return StudyView(scenario, comparison, panel_note=note)
+    return StudyView(scenario, compare_policies(scenario))
 
 
 def open_study(directory: str | Path) -> StudyView:

@@ -413,11 +413,12 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
                 f"<code>gp.decide({escape(f'{self.base.data!r}{arguments}')})</code>"
             )
 
-    def note_settings(self, scenario: Scenario, gpus: int) -> str:
-        """Render a note above a view of a scenario of the panel; hidden until the panel has other settings.
+    def note_settings(self, gpus: int) -> str:
+        """Render a note above a view of the settings of the panel; hidden until the panel has other settings.
 
         Whether it shows is a rule of style in the panel, so that an exported page needs no kernel.
         """
+        scenario = self.scenario
         made = f"Made at {gpus:,} GPUs, demand × {scenario.arrival_scale:.2f}, {scenario.mig_layout} layout"
         return (
             f"<p class='{self._note_class} {name_settings(scenario)}' style='display: none; margin: 0 0 6px; "
