@@ -431,14 +431,14 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Scenario of the data alone, kept since it reads them, and each move of a control needs it."""
         return make_scenario(self.base.data, {})
 
-    def _show_pins(self, *newest: PanelAnswer) -> None:
+    def _show_pins(self, *newest_answer: PanelAnswer) -> None:
         """Show pinned and newest exact answer: GPUs, p95 wait with its interval, job sizes over limit, and cost."""
         if self.start is None or not self.pins:
             return
         size = self.start.decision.longest_waiting
         price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
         rows = []
-        for number, answer in enumerate((*self.pins, *newest)):
+        for number, answer in enumerate((*self.pins, *newest_answer)):
             waits = next((row for row in answer.comparison.decision.service if size and row.size == size.size), None)
             p95 = MISSING_VALUE_TEXT
             if waits is not None and (wait := answer.waits.get(waits.size)) is not None:

@@ -16,6 +16,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import wait_text
+from gpuplanner.decision import fleet_size_decision
 from gpuplanner.decision.comparison_record import (
     Comparison,
     compare_policies,
@@ -464,6 +465,14 @@ def test_the_headline_states_the_trade_against_the_other_layout(start):
     assert format_missed_limits(64, rows, curve("recommended", (64, 0.0)), "today") == (
         f"{first}; with the recommended layout: none."
     )
+
+
+@pytest.mark.parametrize("measures", ["Partition 20 of 64 H100s with MIG, then buy 8 more H100s", "Buy 8 more H100s"])
+def test_a_larger_stated_fleet_is_no_advice_to_buy(start, measures):
+    stated = dataclasses.replace(start.decision, fleet_gpus=64, gpus=72, sentence=f"{measures}. No p95 rises.")
+    partition = ": partition 20 of 64 H100s with MIG" * measures.startswith("Partition")
+    expected = f"72 GPUs, 8 more than today, meet the wait limits{partition}. No p95 rises."
+    assert fleet_size_decision._format_larger_fleet(stated) == expected
 
 
 def test_policies_of_other_actuators_are_those_of_the_study(quick, start):
