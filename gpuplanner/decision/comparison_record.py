@@ -48,6 +48,7 @@ from gpuplanner.decision.decision_types import (
     compute_impact,
     compute_saved_kwh,
     count_powered_down_hours,
+    has_interval,
 )
 from gpuplanner.decision.explained_waits import WaitSummary, explain_waits, sum_waits
 from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET, decide_fleet_size
@@ -533,8 +534,14 @@ def format_policies_within_limit(comparison: Comparison) -> str:
 
 
 def make_wait_table(comparison: Comparison) -> pl.DataFrame:
-    """Tabulate the queue waits of each job size: observed, simulated on today's fleet and as recommended."""
+    """Tabulate the queue waits of each job size: observed, simulated on today's fleet and as recommended.
+
+    Ends of an interval are null where it is none of the wait in the record, as :func:`has_interval` says.
+    """
     table = pl.DataFrame(comparison.decision.service, schema=_column_types(JobSizeWaits))
+    for columns in (("recommended_p95_minutes", "low", "high"), ("today_p95_minutes", "today_low", "today_high")):
+        is_shown = pl.Series([has_interval(*row) for row in table.select(columns).rows()], dtype=pl.Boolean)
+        table = table.with_columns(pl.when(is_shown).then(pl.col(columns[1:])))
     # Nothing was observed at another demand than the recorded one.
     is_observed = pl.lit(comparison.decision.arrival_scale == 1.0)
     return table.with_columns(observed_p95_minutes=pl.when(is_observed).then("observed_p95_minutes"))

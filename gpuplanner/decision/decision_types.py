@@ -11,7 +11,7 @@ import polars as pl
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
-from gpuplanner.core.units_and_number_formats import count_text, day_text
+from gpuplanner.core.units_and_number_formats import count_text, day_text, wait_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
 from gpuplanner.hardware.actuators import (
     UNNEEDED_NODES_RETURNED,
@@ -140,6 +140,20 @@ class NextStep:
         return ": ".join(filter(None, (self.who, self.what, self.command)))
 
 
+def has_interval(p95_minutes: float, low: float, high: float) -> bool:
+    """Whether the interval of resampled weeks is one of a p95 wait [min], which lies within it.
+
+    A resampled week takes days of the record at random: where a queue lasts for days, its waits are not those of the
+    record, so that its interval is none of the wait in the record.
+
+    Examples
+    --------
+    >>> has_interval(75.0, 28.0, 150.0), has_interval(1414.0, 503.6, 989.5)
+    (True, False)
+    """
+    return low - WAIT_TOLERANCE_MINUTES <= p95_minutes <= high + WAIT_TOLERANCE_MINUTES
+
+
 @dataclass(frozen=True)
 class JobSizeWaits:
     """Queue waits of the jobs of one size: observed, simulated today, and simulated as recommended [min].
@@ -228,6 +242,15 @@ class CurvePoint:
     completion_minutes: float | None = None
     completion_low: float | None = None
     completion_high: float | None = None
+
+    @property
+    def p95_text(self) -> str:
+        """The p95 wait as text."""
+        return "no start within the record" if self.p95_minutes is None else wait_text(self.p95_minutes)
+
+    def exceeds(self, limit_minutes: float) -> bool:
+        """Whether the p95 wait exceeds a limit [min]."""
+        return self.p95_minutes is None or self.p95_minutes > limit_minutes + WAIT_TOLERANCE_MINUTES
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from gpuplanner.decision.capacity_measures import (
     keep_fleet,
     scale_units,
 )
-from gpuplanner.decision.decision_types import WAIT_REDUCING_ACTIONS, Decision, JobSizeWaits, Measure
+from gpuplanner.decision.decision_types import TODAY, WAIT_REDUCING_ACTIONS, CurvePoint, Decision, JobSizeWaits, Measure
 from gpuplanner.decision.headroom_and_growth import MeasuredHeadroom, date_exhaustion, measure_headroom, state_growth
 from gpuplanner.decision.policy_comparison import load_fitted_policies
 from gpuplanner.decision.policy_layouts import make_fleet_rules
@@ -101,10 +101,10 @@ def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
     course = plan_todays_nodes(results, resized)
     decision = build_decision(results, resized, course, curve)
     stated = f"fleet of {scenario.gpus:,} GPUs as stated (--set gpus=…)"
+    sentence = format_missed_limits(scenario.gpus, decision.service, curve, scenario.mig_layout)
     decision = replace(
-        decision, sentence=format_missed_limits(decision) or decision.sentence,
-        assumptions=(stated, *decision.assumptions),
-    )  # fmt: skip
+        decision, sentence=sentence or _format_larger_fleet(decision), assumptions=(stated, *decision.assumptions)
+    )
     results = replace_with_recommended(results, resized, course, course)
     rules = make_fleet_rules(results.asked_jobs, course.run, results.abilities, course.policy)
     return DecisionBasis(decision, results, resized, curve, rules)
@@ -143,18 +143,54 @@ def simulate_fleet_waits(scenario: Scenario) -> dict[str, tuple[float, float]]:
     return waits
 
 
-def format_missed_limits(decision: Decision) -> str:
-    """Format which job sizes miss their wait limit on a fleet, and by how much the worst does; empty if none does."""
-    missed = [row for row in decision.service if not row.meets_limit]
+def format_missed_limits(gpus: int, rows: Sequence[JobSizeWaits], curve: Sequence[CurvePoint], mig_layout: str) -> str:
+    """Format the waits of all job sizes that miss their limit on a fleet; empty if none does.
+
+    Those of the other layout follow where it misses the limits of fewer or of other job sizes.
+
+    Parameters
+    ----------
+    gpus : int
+        GPUs of the fleet.
+    rows : sequence of JobSizeWaits
+        Waits on the fleet.
+    curve : sequence of CurvePoint
+        Waits by number of GPUs with both layouts.
+    mig_layout : str
+        Layout of the fleet: ``"recommended"`` or ``"today"``.
+    """
+    missed = sorted(
+        (row for row in rows if not row.meets_limit), key=lambda row: row.limit_minutes - row.recommended_p95_minutes
+    )
     if not missed:
         return ""
-    worst = max(missed, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
-    excess_minutes = worst.recommended_p95_minutes - worst.limit_minutes
-    return (
-        f"{decision.gpus:,} GPUs miss the wait limit for jobs on {join_sizes(missed, len(decision.service))}. "
-        f"p95 queue wait on {worst.size}: {wait_text(worst.recommended_p95_minutes)}, "
-        f"{wait_text(math.ceil(excess_minutes))} above its limit of {wait_text(worst.limit_minutes)}."
-    )
+    names, limits = [row.size for row in missed], {row.size: row.limit_minutes for row in rows}
+    waits = [f"{row.size} {wait_text(row.recommended_p95_minutes)}" for row in missed]
+    title = f"p95 queue wait over the limit of {wait_text(missed[0].limit_minutes)}"
+    if len({limits[size] for size in names}) > 1:
+        title = "p95 queue wait (limit)"
+        waits = [f"{text} ({wait_text(limits[size])})" for text, size in zip(waits, names, strict=True)]
+
+    points = [point for point in curve if point.gpus == gpus and point.layout != mig_layout]
+    missed_points = {point.job_size: point for point in points if point.exceeds(limits.get(point.job_size, math.inf))}
+    trade = ""
+    if points and not {*names} <= {*missed_points}:
+        layout = "the recommended" if mig_layout == TODAY else "today's"
+        sizes = ", ".join(f"{size} {point.p95_text}" for size, point in missed_points.items()) or "none"
+        trade = f"; with {layout} layout: {sizes}"
+    sizes_text = join_sizes([row for row in rows if row in missed], len(rows))
+    return f"{gpus:,} GPUs miss the wait limit for jobs on {sizes_text}. {title}: {', '.join(waits)}{trade}."
+
+
+def _format_larger_fleet(decision: Decision) -> str:
+    """Format the sentence of a stated fleet that meets its limits: a larger one is no advice to buy it."""
+    added_text = f"{decision.gpus - decision.fleet_gpus:,} more "
+    layout, is_purchase, waits = decision.sentence.partition(f"uy {added_text}")
+    if not is_purchase or not decision.service:
+        return decision.sentence
+    layout = layout[:-1].removesuffix(", then ")
+    first = f"{decision.gpus:,} GPUs, {added_text}than today, meet the wait limits"
+    return f"{first}{layout and f': {layout[:1].lower()}{layout[1:]}'}. {waits.partition('. ')[2]}"
 
 
 @stage

@@ -22,7 +22,7 @@ from gpuplanner.core.step_functions import has_unknown_end
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, count_text, wait_text
 from gpuplanner.cost.period_costs import Money
 from gpuplanner.decision.comparison_record import Comparison
-from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
+from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision, has_interval
 from gpuplanner.decision.fleet_size_decision import (
     LAST_END,
     MEAN_COMPLETION,
@@ -547,6 +547,8 @@ def arrange_decisions(decisions: pl.DataFrame, format_value: Callable[[Any], str
                 label, form = label.replace(" [min]", ""), signed_wait_text
             texts = [label.format(currency=currency), *map(form, decisions[name])]
             ends = decisions.select(f"{prefix}_low", f"{prefix}_high").rows() if prefix else []
+            if ends and all(low is None for low, _ in ends):
+                texts[0] = texts[0].partition(" (")[0]
             for column, (low, high) in enumerate(ends, start=1):
                 texts[column] += "" if low is None else f" ({form(low)} to {form(high)})"
             rows.append(texts)
@@ -645,11 +647,12 @@ def _decision_numbers(scenario: Scenario, comparison: Comparison, size: str | No
         "exhausted_on": comparison.exhaustion.date,
     }
     if waits is not None:
+        is_shown = has_interval(waits.recommended_p95_minutes, waits.low, waits.high)
         numbers |= {
             "p95_wait_minutes_today": waits.today_p95_minutes,
             "p95_wait_minutes": waits.recommended_p95_minutes,
-            "p95_wait_low": waits.low,
-            "p95_wait_high": waits.high,
+            "p95_wait_low": waits.low if is_shown else None,
+            "p95_wait_high": waits.high if is_shown else None,
             "completion_minutes": waits.completion_minutes,
             "completion_low": waits.completion_low,
             "completion_high": waits.completion_high,

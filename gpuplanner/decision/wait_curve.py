@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.libraries_plugins_and_workers import report_step
-from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
 from gpuplanner.decision.policy_simulation import MANY_JOBS, WAIT_QUANTILE, find_smallest, take_order_statistic
@@ -513,8 +513,9 @@ class PoolCheck:
 
     def meets_in_record(self, count: int) -> bool:
         """Whether each size meets its limit in the record, in the median of its replays."""
-        report_step(f"fewest GPUs within the limits: a fleet with {count} of {MAX_NODE_MULTIPLE * self.pool.today}")
-        if self.pool.resize(count).gpus.sum() < self.service_gpus:
+        pool_gpus = int(self.pool.resize(count).gpus.sum())
+        report_step(f"fewest GPUs within the limits: a pool of {count_text(pool_gpus, 'GPU')}")
+        if pool_gpus < self.service_gpus:
             return False
         replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
         return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)

@@ -98,17 +98,23 @@ class StudyView:
     - ``scenario``: Cluster, data, limits and prices.
     - ``comparison``: Policies and decision.
     - ``stored``: The study as read from its folder; None: computed when needed.
+    - ``panel_note``: Note of the what-if panel that it was made from, which shows once that has other settings.
     """
 
     scenario: Scenario
     comparison: Comparison
     stored: Study | None = None
+    panel_note: str = ""
+
+    def _view(self, section: str, table: pl.DataFrame) -> View:
+        """Make a view below the note of the panel whose settings the study has."""
+        return View(HtmlSection(self.panel_note + section), table)
 
     def __repr__(self) -> str:
         return textwrap.shorten(f"StudyView({self.scenario.name}: {self.decision.sentence})", 190)
 
     def _repr_html_(self) -> str:
-        return self.decision._repr_html_()
+        return self.panel_note + self.decision._repr_html_()
 
     @property
     def decision(self) -> DecisionCard:
@@ -133,7 +139,7 @@ class StudyView:
             base = self.scenario.but(**UNSTATED_FLEET)
             policies = tuple(simulate_with_able_actuator(base, row) for row in comparison.policies)
             comparison = replace(comparison, policies=policies)
-        return View(render_policy_section(comparison), make_policy_table(comparison))
+        return self._view(render_policy_section(comparison), make_policy_table(comparison))
 
     def waits(self, by: str = "job_size") -> View:
         """Show the p95 queue waits by job size, with their intervals, and the hours of waiting by cause.
@@ -154,7 +160,7 @@ class StudyView:
         if group == "job_size" and self.decision.service:
             waits = make_wait_table(self.comparison)
             table = waits.join(table.drop("jobs"), left_on="size", right_on="name", how="left", maintain_order="left")
-        return View(render_wait_section(self.comparison, [group]), table)
+        return self._view(render_wait_section(self.comparison, [group]), table)
 
     def wait_curve(self, *, gpus: Sequence[int] = ()) -> View:
         """Show the p95 queue wait against the number of GPUs, by job size; `gpus` as of :func:`wait_curve`."""
@@ -168,7 +174,7 @@ class StudyView:
             if gpus:
                 points = simulate_fleet_sizes(self.scenario.without_prices(), tuple(sorted(set(gpus))))
                 comparison = replace(comparison, wait_curve=points)
-            return View(HtmlSection(wait_curve_figure(comparison)), make_wait_curve_table(comparison))
+            return self._view(wait_curve_figure(comparison), make_wait_curve_table(comparison))
 
         return answer_or_card("Queue wait by number of GPUs", show)
 
@@ -177,12 +183,12 @@ class StudyView:
         """Show how the recommended GPUs follow from the requested ones: each step with its GPUs and its reason."""
         table = reconcile_gpus(self.scenario, self.comparison)
         caption = "From requested to recommended GPUs"
-        return View(page.section(caption, page.table(table, caption=caption, formats={"gpus": ",.1f"})), table)
+        return self._view(page.section(caption, page.table(table, caption=caption, formats={"gpus": ",.1f"})), table)
 
     def forecast(self) -> View:
         """Show requested and allocated GPUs, their growth, and the forecast of the plan."""
-        shown = HtmlSection(monthly_sections.capacity(self.results) + monthly_sections.demand(self.results))
-        return View(shown, self.results.tables.get("forecast", pl.DataFrame()))
+        shown = monthly_sections.capacity(self.results) + monthly_sections.demand(self.results)
+        return self._view(shown, self.results.tables.get("forecast", pl.DataFrame()))
 
     def fleet(self) -> View:
         """Show the target layout of the fleet, to scale."""
@@ -190,18 +196,18 @@ class StudyView:
         schema = {"layout": pl.String(), "gpus": pl.Int64(), "nodes": pl.List(pl.String)}
         table = pl.DataFrame(rows, schema=schema, orient="row")
         words = page.note(describe_fleet(self.decision))
-        return View(page.section("Target layout", draw_fleet(self.decision), words), table)
+        return self._view(page.section("Target layout", draw_fleet(self.decision), words), table)
 
     def teams(self) -> View:
         """Show the allocated GPU-hours by team, and the installed GPU-hours by bucket."""
         caption = f"By team, {monthly_sections.describe_period(self.results)}"
         shown = page.table(teams_table(self.decision), caption=caption)
-        section = HtmlSection(page.section("By team", shown) + monthly_sections.ledger(self.results))
-        return View(section, self.results.tables["ledger_tenants"])
+        section = page.section("By team", shown) + monthly_sections.ledger(self.results)
+        return self._view(section, self.results.tables["ledger_tenants"])
 
     def costs(self) -> View:
         """Show the cost of the period by team, with energy and carbon."""
-        return View(monthly_sections.costs(self.results), self.results.tables["costs"])
+        return self._view(monthly_sections.costs(self.results), self.results.tables["costs"])
 
     def section(self, name: str) -> HtmlSection:
         """Return a section of the monthly report, as the page has it.
@@ -226,7 +232,7 @@ class StudyView:
         several = len(pools) > 1  # else it is the fleet of this study
         comparisons = {name: compare_policies(pool) if several else self.comparison for name, pool in pools.items()}
         fleet = ComparedFleet(comparisons)
-        return View(render_fleet_recommendation(fleet), make_decision_table(fleet.decisions))
+        return self._view(render_fleet_recommendation(fleet), make_decision_table(fleet.decisions))
 
     def fair_share(self, *, advise: bool = False) -> View:
         """Show quota, allocated, lent and borrowed GPU-hours and queue waits of each team.
@@ -244,7 +250,7 @@ class StudyView:
         team_fairness = assess_fairness(self.scenario)
         advice = advise_quotas(self.scenario) if advise else None
         rules_comparison = compare_stated_rules(self.scenario) if states_sharing_rules(self.scenario) else None
-        return View(render_team_section(team_fairness, advice, rules_comparison), team_fairness.teams)
+        return self._view(render_team_section(team_fairness, advice, rules_comparison), team_fairness.teams)
 
     def rules(self) -> SharingPanel:
         """Make the panel that simulates quotas, fair share and preemption on the same weeks."""
@@ -259,7 +265,7 @@ class StudyView:
             Slowdown factors within a rack and beyond, such as ``"1.1,1.3"``.
         """
         table = compare_placements(self.scenario.but(gang_slowdowns=slowdowns))
-        return View(render_placement_section(table), table)
+        return self._view(render_placement_section(table), table)
 
     def whatif(self) -> WhatIf:
         """Make the what-if panel of this scenario."""
@@ -267,7 +273,7 @@ class StudyView:
 
     def but(self, **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
         """Decide for the scenario with other field values; what does not depend on them is reused."""
-        return decide(self.scenario, **changes)
+        return replace(decide(self.scenario, **changes), panel_note=self.panel_note)
 
     def export(self, folder: str | Path) -> Path:
         """Write the change bundle of the decision and a workbook; return the page with the steps."""
@@ -283,13 +289,14 @@ class StudyView:
         return self.results.save(folder)
 
 
-def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
+def decide(data: StudySource | WhatIf = "sample", **changes: Any) -> StudyView:  # noqa: ANN401 - fields of a scenario
     """Compare operating policies of a cluster and recommend what to change.
 
     Parameters
     ----------
-    data : str, Path, Cluster or Scenario
-        Name or folder of a dataset, a cluster, or a scenario.
+    data : str, Path, Cluster, Scenario or WhatIf
+        Name or folder of a dataset, a cluster, a scenario, or a what-if panel: its settings. Views of such a study
+        carry a note once the panel has others.
     **changes
         Fields of a :class:`Scenario`; the most used:
 
@@ -322,6 +329,9 @@ def decide(data: StudySource = "sample", **changes: Any) -> StudyView:  # noqa: 
     >>> study.but(arrival_scale=0.5).decision.gpus
     56
     """
+    if isinstance(data, WhatIf):
+        study = decide(data.scenario, **changes)
+        return replace(study, panel_note=data.note_settings(study.decision.gpus))
     scenario = make_scenario(data, changes)
     return StudyView(scenario, compare_policies(scenario))
 
@@ -423,12 +433,13 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: s
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")
     group = resolve_name(by, ["study", "job_size"], subject="group", error=ScenarioError)
     views = [_open_or_decide(study) for study in studies]
+    note = next(filter(None, (getattr(view, "panel_note", "") for view in views)), "")
     frame, differences = tabulate_decisions([(view.scenario, view.comparison) for view in views])
     if group == "study":
         table = page.table(arrange_decisions(frame, value_text), caption="Decisions side by side")
         tables = f'<div class="compared">{table}</div>'
         words = page.note('Queue wait of every job size: gp.compare(…, by="job_size").')
-        return View(page.section("Side by side", tables, words), frame)
+        return View(HtmlSection(note + page.section("Side by side", tables, words)), frame)
     labelled = zip(frame["study"], views, strict=True)
     by_size = pl.concat(
         make_wait_table(view.comparison).select(pl.lit(label).alias("study"), pl.all()) for label, view in labelled
@@ -438,11 +449,12 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: s
     )  # fmt: skip
     is_late = pl.col("recommended_p95_minutes") > pl.col("limit_minutes") + WAIT_TOLERANCE_MINUTES
     late = pl.when(is_late).then(pl.lit(", over limit")).otherwise(pl.lit(""))
-    minutes = (pl.col(name).round(1) for name in ("recommended_p95_minutes", "low", "high"))
-    texts = by_size.with_columns(text=pl.format("{} ({} to {}){}", *minutes, late))
+    wait, low, high = (pl.col(name).round(1) for name in ("recommended_p95_minutes", "low", "high"))
+    interval = pl.format(" ({} to {})", low, high).fill_null("")
+    texts = by_size.with_columns(text=pl.format("{}{}{}", wait, interval, late))
     caption = "p95 queue wait by job size [min], with the 80 % interval of resampled weeks"
     table = page.table(texts.pivot("study", index="size", values="text"), caption=caption)
-    return View(page.section("Side by side", table), by_size)
+    return View(HtmlSection(note + page.section("Side by side", table)), by_size)
 
 
 def _open_or_decide(study: Study | StudyView | Scenario | Cluster | str | Path) -> Study | StudyView:

@@ -451,15 +451,16 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def write_and_link(write: Callable[[], Path], contents: str = "") -> str:
-    """Run a function that writes files; return HTML with links to them and words on their contents, or its error."""
+def write_and_link(write: Callable[[], Path], contents: str = "", folder: str = "") -> str:
+    """Run a function that writes files; return links to its page, workbook and folder with words, or its error."""
     try:
         path = write()
     except GpuPlannerError as error:
         return escape(str(error))
-    workbook = path.with_name("workbook.xlsx")
-    files = {escape(str(file)): file for file in (path, workbook) if file == path or file.exists()}
-    return "Written: " + ", ".join(f'<a href="{file}" target="_blank">{file}</a>' for file in files) + contents
+    files = [file for file in (path.with_name("workbook.xlsx"), path.with_name(folder or "-")) if file.exists()]
+    texts = (f"{escape(str(file))}{'/' * file.is_dir()}" for file in dict.fromkeys((path, *files)))
+    links = ", ".join(f'<a href="{text}" target="_blank">{text}</a>' for text in texts)
+    return f"Written: {links}{' (files to apply)' * links.endswith('/</a>')}{contents}"
 
 
 def files_button(

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import math
 import time
+import zlib
 from collections.abc import Mapping
 from concurrent.futures import CancelledError
 from dataclasses import replace
@@ -28,7 +29,7 @@ from gpuplanner.decision.comparison_record import (
     load_comparison,
     reprice_comparison,
 )
-from gpuplanner.decision.decision_types import TODAY
+from gpuplanner.decision.decision_types import TODAY, has_interval
 from gpuplanner.decision.fleet_size_decision import UNSTATED_FLEET, simulate_fleet_waits
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook.cluster import StudySource, make_scenario
@@ -95,6 +96,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         super().__init__(self._answer_scenario, answer_html, working="Simulating ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.base, self.start = scenario, comparison
+        self._note_class = f"of-{name_settings(scenario)}"  # of the notes in views of its settings
         self.fleet: PlannedFleet | None = None
         with contextlib.suppress(GpuPlannerError):  # the first answer reports data that cannot be read
             self.fleet = history(scenario).fleet
@@ -199,7 +201,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         decision, slider = comparison.decision, self.controls["gpus"]
         growth = comparison.growth_per_week
         measured = "not measured" if growth.value is None else f"measured {percent_text(growth.value, '+.1f')}"
-        price = find_price(self.base, fleet)
+        price = find_price(self.base if self.newest is None else self.newest.scenario, fleet)
         basis = "state a price" if price is None else f"{price.currency} a GPU-hour ({price.source.partition(':')[0]})"
         return {
             "gpus": (
@@ -209,7 +211,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             ),
             "arrival_scale": ("× 0.5", "of the recorded · exact only", "× 2.0"),
             "growth_per_week": ("−2 %", f"{measured} · exact only", "+5 %"),
-            "max_added_wait_minutes": ("0", "more than on today’s fleet", "60 min"),
+            "max_added_wait_minutes": (f"limit: wait today + {{value}} min, at most {comparison.target_minutes:g}",),
             PRICE_FIELD: (basis,),
             "actuator": ("from the data · exact only",),
         }
@@ -289,7 +291,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self._show_labels()
         self._show_state("<b>● Exact</b>" + (f" · {note}" if note else ""))
         self._enable(exact=bool(answer.start.wait_curve))
-        self._show_pins()
+        self._show_pins(answer)
 
     def _show_state(self, text: str) -> None:
         """Show whether the answer is exact, with the data."""
@@ -369,6 +371,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         if scenario.arrival_scale != shown.arrival_scale and self.fleet is not None:
             self._show_notes(self.newest.start, self.fleet, "…")
         self._enable(exact=False)
+        self._show_pins()
         self.ask_soon()
 
     def _valid_scenario(self) -> Scenario | None:
@@ -394,52 +397,68 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             value = percent_text(control.value, ".1f") if name == "growth_per_week" else ""
             words = getattr(CONTROLLED_SETTINGS[name].control, "label", name)
             self.labels[name].value = f"<div class='gw-label'><span>{words}{unit}</span><b>{value}</b></div>"
-            parts = "".join(f"<span>{escape(part)}</span>" for part in notes.get(name, ()))
+            typed = f"{control.value:g}" if name in SLIDER_UNITS else ""
+            parts = "".join(f"<span>{escape(part.replace('{value}', typed))}</span>" for part in notes.get(name, ()))
             self.notes[name].value = f"<div class='gw-note'>{parts}</div>"
         with contextlib.suppress(ValueError, GpuPlannerError):
             changed = {name: new for name, (_, new) in self._data_scenario.diff(self.scenario).items()}
             arguments = "".join(f", {name}={value!r}" for name, value in changed.items())
+            outdated_notes = f".{self._note_class}:not(.{name_settings(self.scenario)})"
             self.code.value = (
+                f"<style>{outdated_notes} {{ display: block !important }}</style>"
                 "<div class='gw-note'>The same in Python</div>"
                 f"<code>gp.decide({escape(f'{self.base.data!r}{arguments}')})</code>"
             )
+
+    def note_settings(self, gpus: int) -> str:
+        """Render a note above a view of the settings of the panel; hidden until the panel has other settings.
+
+        Whether it shows is a rule of style in the panel, so that an exported page needs no kernel.
+        """
+        scenario = self.scenario
+        made = f"Made at {gpus:,} GPUs, demand × {scenario.arrival_scale:.2f}, {scenario.mig_layout} layout"
+        return (
+            f"<p class='{self._note_class} {name_settings(scenario)}' style='display: none; margin: 0 0 6px; "
+            f"padding: 4px 8px; border-left: 4px solid #b24a00'><b>{made}.</b> The panel has other settings now: "
+            "run the cell with <code>gp.decide(panel)</code> again, then this one.</p>"
+        )
 
     @functools.cached_property
     def _data_scenario(self) -> Scenario:
         """Scenario of the data alone, kept since it reads them, and each move of a control needs it."""
         return make_scenario(self.base.data, {})
 
-    def _show_pins(self) -> None:
-        """Show the pinned answers: GPUs, p95 wait with its interval, job sizes over their limit, and cost of each."""
+    def _show_pins(self, *newest_answer: PanelAnswer) -> None:
+        """Show pinned and newest exact answer: GPUs, p95 wait with its interval, job sizes over limit, and cost."""
         if self.start is None or not self.pins:
             return
         size = self.start.decision.longest_waiting
         price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
         rows = []
-        for number, answer in enumerate(self.pins):
+        for number, answer in enumerate((*self.pins, *newest_answer)):
             waits = next((row for row in answer.comparison.decision.service if size and row.size == size.size), None)
             p95 = MISSING_VALUE_TEXT
             if waits is not None and (wait := answer.waits.get(waits.size)) is not None:
                 ends = (waits.today_low, waits.today_high) if number == 0 else (waits.low, waits.high)
-                p95 = f"{wait_text(wait)}<br>{'–'.join(map(wait_text, ends))}"
-            hours = answer.gpus * HOURS_PER_WEEK
-            cost = MISSING_VALUE_TEXT if price is None else f"{hours * price.value:,.0f}"
+                interval = "–".join(map(wait_text, ends)) if has_interval(wait, *ends) else "no interval"
+                p95 = f"{wait_text(wait)}<br>{interval}"
+            cost = MISSING_VALUE_TEXT if price is None else f"{answer.gpus * HOURS_PER_WEEK * price.value:,.0f}"
             is_today = number == 0 or answer.comparison.winner == TODAY or answer.scenario.mig_layout == TODAY
             layout = "today" if is_today else "recommended"
-            name = f"{chr(ord('A') + number)} {layout}<br>× {answer.scenario.arrival_scale:.2f}"
-            missed = f"<span title='{escape(answer.missed_text)}'>{len(answer.sizes_over_limit)} over limit</span>"
-            cells = (f"{answer.gpus:,}<br>{hours:,.0f}", p95, f"{cost}<br>{missed}")
-            rows.append(f"<tr><th>{name}</th>{''.join(f'<td>{cell}</td>' for cell in cells)}</tr>")
-        titles = ("Layout,<br>demand", "GPUs<br>GPU-h/week", f"p95, {escape(size.size) if size else ''}<br>80 %",
-                  "cost/week<br>sizes")  # fmt: skip
-        head = "".join(f"<th>{title}</th>" for title in titles)
-        self.pinned.value = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+            name = chr(ord("A") + number) if number < len(self.pins) else "<b>Now</b>"
+            fleet = f"{name}: {answer.gpus:,} GPUs<br>{layout}<br>× {answer.scenario.arrival_scale:.2f}"
+            missed = f"<span title='{escape(answer.missed_text)}'>{len(answer.sizes_over_limit)}</span>"
+            rows.append(f"<tr><th>{fleet}</th>{''.join(f'<td>{cell}</td>' for cell in (p95, missed, cost))}</tr>")
+        p95 = f"p95, {escape(size.size) if size else ''} (80 %)"
+        titles = ("fleet, layout, demand", p95, "sizes over limit", f"{price.currency if price else 'cost'} a week")
+        head = f"<thead><tr>{''.join(f'<th>{title}</th>' for title in titles)}</tr></thead>"
+        self.pinned.value = f"<table class='gw-pins'>{head}<tbody>{''.join(rows)}</tbody></table>"
 
     def _pin(self) -> None:
         """List the newest exact answer below the controls."""
         if self.newest is not None:
             self.pins.append(self.newest)
-            self._show_pins()
+            self._show_pins(self.newest)
 
     def _assign(self, values: Mapping[str, Any]) -> None:
         """Set controls to values without asking anything."""
@@ -501,12 +520,19 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             self.written.value = "There is no exact answer yet."
             return
         folder = out or Path("build") / f"export-{self.base.name.replace(' ', '-')}-{answer.gpus}-gpus"
-        self.written.value = write_and_link(lambda: write_handover_folder(answer.scenario, answer.comparison, folder))
+        self.written.value = write_and_link(
+            lambda: write_handover_folder(answer.scenario, answer.comparison, folder), answer.scenario.actuator
+        )
 
     def _save_scenario(self) -> None:
         """Write the scenario of the controls to a YAML file in ``build``, and show a link to it."""
         path = Path("build") / f"what-if-{self.base.name.replace(' ', '-')}.yaml"
         self.written.value = write_and_link(lambda: self.save(path))
+
+
+def name_settings(scenario: Scenario) -> str:
+    """Name the settings of a scenario in HTML: equal for equal ones."""
+    return f"set-{zlib.crc32(repr(scenario).encode()):08x}"
 
 
 def whatif(data: StudySource = "sample", **changes: Any) -> WhatIf:  # noqa: ANN401 - fields of a scenario

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 
 from gpuplanner.core.errors import GpuPlannerError, first_error_line
-from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.scenario import RECOMMENDED, Scenario
 from gpuplanner.core.setting_rules_and_controls import PARTITIONER_BY_ACTUATOR
 from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, MISSING_VALUE_TEXT, figure_text, wait_text
 from gpuplanner.cost.period_costs import find_price
 from gpuplanner.decision.comparison_record import Comparison, PolicyRow, compare_policies
 from gpuplanner.decision.decision_types import FEWER_NODES, TODAY, CurvePoint, JobSizeWaits
-from gpuplanner.decision.fleet_size_decision import find_wait_limit, join_sizes
+from gpuplanner.decision.fleet_size_decision import find_wait_limit, format_missed_limits
 from gpuplanner.decision.policy_comparison import EXCLUSION_REASON_BY_POLICY, POLICIES, SHORT_NAMES
 from gpuplanner.decision.policy_simulation import PolicyRun
 from gpuplanner.decision.recommendation import read_wait_target
@@ -207,23 +207,15 @@ def answer_html(answer: PanelAnswer) -> str:
 
 def headline(answer: PanelAnswer) -> tuple[str, str]:
     """Return the two lines of the headline: what the fleet is or misses, and its waits."""
-    if answer.is_exact:
-        first, _, second = answer.comparison.decision.sentence.partition(". ")
-        return f"{first.rstrip('.')}.", second
-    missed, shown = answer.sizes_over_limit, answer.shown_size
-    if shown is None:
-        return f"{answer.gpus:,} GPUs …", "No estimate for this demand or fleet: the exact answer follows."
-    wait = f"p95 queue wait on {shown.size}{': ' if answer.has_exact_waits else ' ≈ '}"
-    wait += wait_text(shown.recommended_p95_minutes)
-    limit = wait_text(shown.limit_minutes)
-    if not missed:
-        return f"{answer.gpus:,} GPUs meet the wait limits.", f"{wait}, limit {limit}."
-    sizes = join_sizes(missed, len(answer.service))
-    above = wait_text(math.ceil(shown.recommended_p95_minutes - shown.limit_minutes))
-    return (
-        f"{answer.gpus:,} GPUs miss the wait limit for jobs on {sizes}.",
-        f"{wait}, {above} above its limit of {limit}.",
-    )
+    text, shown = answer.comparison.decision.sentence, answer.shown_size
+    if not answer.is_exact:
+        if shown is None:
+            return f"{answer.gpus:,} GPUs …", "No estimate for this demand or fleet: the exact answer follows."
+        wait = f"{wait_text(shown.recommended_p95_minutes)}, limit {wait_text(shown.limit_minutes)}"
+        text = format_missed_limits(answer.gpus, answer.service, answer.start.wait_curve, answer.scenario.mig_layout)
+        text = text or f"{answer.gpus:,} GPUs meet the wait limits. p95 queue wait on {shown.size}: {wait}."
+    first, _, second = text.partition(". ")
+    return f"{first.rstrip('.')}.", second and f"{answer.approx}{second}"
 
 
 def _cards_html(answer: PanelAnswer) -> Iterator[str]:
@@ -236,8 +228,9 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     enough = answer.start.decision.gpus
     is_enough = bool(answer.start.wait_curve) and all(row.meets_limit for row in answer.start.decision.service)
     if is_enough and answer.sizes_over_limit and enough > gpus:
-        layout = " with the recommended layout" if answer.scenario.mig_layout == TODAY else ""
-        note += f" · {enough:,} meet the limits{layout}"
+        note += f" · {enough:,} meet the limits{' if repartitioned' * (answer.scenario.mig_layout == TODAY)}"
+    if answer.sizes_over_limit and (enough := find_fewest_gpus_today(answer)) > gpus:
+        note += f" · ≤ {enough:,} meet them with today’s layout"
     yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", note)
 
     size = answer.shown_size
@@ -246,9 +239,12 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     else:
         other_sizes = (row for row in answer.service if row.size in drawn_sizes(answer) and row.size != size.size)
         note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in other_sizes)
+        note = approx * bool(note) + note
+        if size.replay_deviates and answer.scenario.arrival_scale == decision.arrival_scale == 1.0:
+            note = f"observed {wait_text(size.observed_p95_minutes)} · {note}"
         after = approx + wait_text(size.recommended_p95_minutes)
         today = wait_text(size.today_p95_minutes)
-        yield _card(f"p95 wait, {size.size}", today, after, approx * bool(note) + note, approx=bool(approx))
+        yield _card(f"p95 wait, {size.size}", today, after, note, approx=bool(approx))
 
     price = find_price(answer.scenario, history(answer.scenario).fleet)
     if price is None:
@@ -264,8 +260,10 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     reason = answer.comparison.exhaustion.reason or ""
     if not answer.is_exact:
         months, reason = PENDING, "exact only: simulated next"
-    today = MISSING_VALUE_TEXT if today_months is None else str(today_months)
-    months_text = "not known" if months is None else str(months)
+    if today_months is not None and months is None:  # a number today, and none after it, reads as an error
+        reason = f"today {today_months}: a limit is missed · {reason}"
+        today_months = None
+    today, months_text = ("not known" if value is None else str(value) for value in (today_months, months))
     yield _card("Months to exhaustion", today, months_text, reason, approx=not answer.is_exact)
 
 
@@ -285,6 +283,16 @@ def _card(label: str, before: str, after: str, note: str, *, approx: bool = Fals
     value = f"<div class='value'>{change}<b{style}>{escape(after)}</b></div>"
     label_html, note_html = (f"<div class='small'>{escape(text)}</div>" for text in (label, note))
     return f"<div{kind}>{label_html}{value}{note_html}</div>"
+
+
+def find_fewest_gpus_today(answer: PanelAnswer) -> int:
+    """Find the fewest GPUs of the curve with which today's layout meets all limits; 0 if none do, or it is kept."""
+    if not _curves(answer.start, RECOMMENDED):
+        return 0
+    limits = {row.size: row.limit_minutes for row in answer.service}
+    points = [point for point in answer.start.wait_curve if point.layout == TODAY and point.job_size in limits]
+    too_few = max((point.gpus for point in points if point.exceeds(limits[point.job_size])), default=0)
+    return min((point.gpus for point in points if point.gpus > too_few), default=0)
 
 
 def drawn_sizes(answer: PanelAnswer) -> list[str]:
@@ -318,13 +326,15 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     has_layout = any(point.layout != TODAY for point in start.wait_curve)
     words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
     words = words if start.wait_curve else "the curve is simulated next"
-    demand = _demand_text(answer)
+    is_old = answer.start.decision.arrival_scale != answer.scenario.arrival_scale
+    demand = _demand_text(answer) + is_old * ", before this change"
     waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
     label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
     return (
         f"<h3>Queue wait by number of GPUs <small>p95, 80 % interval; {words}{demand}</small></h3>"
         f"<svg viewBox='0 0 {SVG_WIDTH} {height}' role='img' aria-label='{label}'>"
-        f"{ticks}<text x='{AXIS_WIDTH - 6}' y='{axis_y}' text-anchor='end'>GPUs</text>{panels}</svg>"
+        f"{ticks}<text x='{AXIS_WIDTH - 6}' y='{axis_y}' text-anchor='end'>GPUs</text>"
+        f"<g opacity='{0.35 if is_old else 1}'>{panels}</g></svg>"
     )
 
 
@@ -482,7 +492,7 @@ def _policy_row(answer: PanelAnswer, row: PolicyRow, fleet: PlannedFleet, *, is_
 
 
 def simulate_with_able_actuator(
-    scenario: Scenario, row: PolicyRow, report_trial: Callable[[str, PolicyRun], object] | None = None
+    scenario: Scenario, row: PolicyRow, report_run: Callable[[str, PolicyRun], object] | None = None
 ) -> PolicyRow:
     """Simulate a policy that the actuator cannot apply with one that can; the row itself where none can.
 
@@ -494,14 +504,14 @@ def simulate_with_able_actuator(
         Fleet, demand and limits.
     row : PolicyRow
         Row of the policy.
-    report_trial : callable, optional
+    report_run : callable, optional
         Called with each policy and its simulation.
     """
     able = [] if row.performable else list_able_actuators(row.policy, history(scenario).fleet)
     if not able:
         return row
     try:
-        simulated = compare_policies(scenario.but(actuator=able[0]), report_trial).find_row(row.policy) or row
+        simulated = compare_policies(scenario.but(actuator=able[0]), report_run).find_row(row.policy) or row
     except GpuPlannerError as error:
         simulated = replace(row, reason=first_error_line(error))
     needs = _needs_text([f"{able[0]} (simulated)", *able[1:]] if simulated.gpu_hours is not None else able)

@@ -35,7 +35,7 @@ from gpuplanner.decision.comparison_record import (
     make_wait_table,
 )
 from gpuplanner.decision.decision_text import NO_TELEMETRY_TEXT
-from gpuplanner.decision.decision_types import TODAY, WAIT_TOLERANCE_MINUTES, Decision, TeamRow
+from gpuplanner.decision.decision_types import TODAY, Decision, TeamRow, has_interval
 from gpuplanner.decision.explained_waits import make_cause_table
 from gpuplanner.decision.gpu_model_decisions import format_fleet_decision
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
@@ -448,7 +448,9 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
 def render_wait_section(comparison: Comparison, groups: Sequence[str] = ("job_size", "team")) -> HtmlSection:
     """Render queue waits and the causes of waiting, by job size, team, or both."""
     parts = _render_waits(comparison, groups)
-    return page.fold("Causes of waiting", *parts, about=comparison.main_cause_text) if parts else HtmlSection()
+    demand = comparison.decision.demand_text
+    about = f"simulated at {demand}" if demand else comparison.main_cause_text
+    return page.fold("Causes of waiting", *parts, about=about) if parts else HtmlSection()
 
 
 def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "team")) -> list[str]:
@@ -482,12 +484,15 @@ def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "
     )
     limits = "; ".join(f"{limit.tenant} at {limit.amount_text}" for limit in waits.limits)
     has_sizes = bool(decision.service) and "job_size" in groups
+    service = f"{service}{_render_waits_outside(decision)}" if has_sizes else ""
+    waits_first = service if decision.demand_text else ""  # the causes are of another demand
     return [
+        waits_first,
         page.paragraph(comparison.main_cause_text),
         "<details open><summary>Queue waits and their causes, by job size and team</summary>",
         page.paragraph(format_wait_target(comparison)) if has_sizes else "",
         page.paragraph(f"Teams at a limit in the record: {limits}.") if limits else "",
-        f"{service}{_render_waits_outside(decision)}" if has_sizes else "",
+        "" if waits_first else service,
         page.paragraph(jobs_text) if (jobs_text := _describe_jobs_without_waits(decision)) else "",
         *tables,
         "</details>",
@@ -497,15 +502,15 @@ def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "
 def _render_waits_outside(decision: Decision) -> str:
     """Render the p95 waits that lie outside the interval of the resampled weeks; empty if none does."""
     texts = [
-        f"{row.size} {name} {wait_text(wait)} ({wait_text(low)} to {wait_text(high)})"
+        f"{row.size} {name} {wait_text(wait)} (resampled {wait_text(low)} to {wait_text(high)})"
         for row in decision.service
         for name, wait, low, high in (
             ("today", row.today_p95_minutes, row.today_low, row.today_high),
             ("as recommended", row.recommended_p95_minutes, row.low, row.high),
         )
-        if not low - WAIT_TOLERANCE_MINUTES <= wait <= high + WAIT_TOLERANCE_MINUTES
+        if not has_interval(wait, low, high)
     ]
-    about = "Outside the interval, which is of weeks with random days of the record"
+    about = "No interval: resampled weeks take days of the record at random, and wait otherwise"
     return page.note(f"{about}: {', '.join(texts)}.") if texts else ""
 
 

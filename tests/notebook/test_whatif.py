@@ -17,6 +17,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import wait_text
+from gpuplanner.decision import fleet_size_decision
 from gpuplanner.decision.comparison_record import (
     Comparison,
     compare_policies,
@@ -26,14 +27,14 @@ from gpuplanner.decision.comparison_record import (
 )
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.decision_types import CurvePoint
-from gpuplanner.decision.fleet_size_decision import simulate_fleet_waits
+from gpuplanner.decision.fleet_size_decision import format_missed_limits, simulate_fleet_waits
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views_and_panels as background
-from gpuplanner.notebook.study_views import StudyView, compare
+from gpuplanner.notebook.study_views import StudyView, compare, decide
 from gpuplanner.notebook.what_if import CONTROL_ORDER, PRICE_FIELD, WhatIf, whatif
 from gpuplanner.notebook.what_if_answer import answer_html, answer_waits, estimate_answer, exact_answer, headline
 from gpuplanner.report.first_screen import render_first_screen
-from gpuplanner.report.policy_and_team_sections import render_policy_section
+from gpuplanner.report.policy_and_team_sections import render_policy_section, render_wait_section
 
 answers = importlib.import_module("gpuplanner.notebook.what_if_answer")
 panels = importlib.import_module("gpuplanner.notebook.what_if")  # its function has the name of the module
@@ -68,9 +69,9 @@ def asked(monkeypatch, start) -> list[Scenario]:
     """Scenarios that the panel simulates; each is answered at once."""
     scenarios: list[Scenario] = []
 
-    def compare(scenario, report_trial):
+    def compare(scenario, report_run):
         scenarios.append(scenario)
-        report_trial("mig_static", None)
+        report_run("mig_static", None)
         return start
 
     monkeypatch.setattr(panels, "compare_policies", compare)
@@ -134,15 +135,17 @@ def test_an_estimate_is_the_simulation_where_the_curve_was_simulated(quick, star
     assert {size: estimate.waits[size] for size in exact} == pytest.approx(exact, abs=1e-6)
 
 
-def test_the_headline_names_the_size_that_misses_its_limit_and_by_how_much(smaller):
+def test_the_headline_names_every_size_that_misses_its_limit_with_its_wait_and_limit(smaller):
     decision = smaller.decision
     worst = max(decision.service, key=lambda row: row.recommended_p95_minutes - row.limit_minutes)
     assert worst.recommended_p95_minutes > worst.limit_minutes
     assert decision.sentence.startswith("48 GPUs miss the wait limit for jobs on ")
-    excess = re.search(rf"p95 queue wait on {re.escape(worst.size)}: .*, ([\d.]+) (min|h) above", decision.sentence)
-    minutes = float(excess[1]) * (60 if excess[2] == "h" else 1)
-    assert minutes == pytest.approx(
-        worst.recommended_p95_minutes - worst.limit_minutes, abs=4 if excess[2] == "h" else 1
+    waits = re.search(r"p95 queue wait \(limit\): ([^;]*)", decision.sentence)[1].rstrip(".").split(", ")
+    missed = {row.size: row for row in decision.service if not row.meets_limit}
+    assert waits[0].startswith(f"{worst.size} ")
+    assert sorted(waits) == sorted(
+        f"{size} {wait_text(row.recommended_p95_minutes)} ({wait_text(row.limit_minutes)})"
+        for size, row in missed.items()
     )
     assert decision.gpus == 48
     assert not smaller.find_row(decision.policy).meets_target
@@ -344,15 +347,19 @@ def test_a_scaled_demand_is_never_called_observed(start, busier):
     assert "p95 observed" not in section
     assert busier.waits == start.waits  # causes are known of recorded waits alone
     assert "At the recorded demand, jobs waited" in section
+    waits = str(render_wait_section(busier))
+    assert waits.index("<caption>Queue wait by job size") < waits.index("At the recorded demand, jobs waited")
     exports = [step.command for step in decision.next_steps if step.command and "gpuplanner export" in step.command]
     assert all("--set arrival_scale=1.3" in command for command in exports)
 
 
 def test_the_panel_follows_the_recommendation_at_another_demand(monkeypatch, quick, start, busier):
     made = WhatIf(quick, start)
-    monkeypatch.setattr(panels, "compare_policies", lambda scenario, report_trial: busier)
+    monkeypatch.setattr(panels, "compare_policies", lambda scenario, report_run: busier)
     made.controls["arrival_scale"].value = 1.3
     assert made.recommended.disabled
+    assert "Now" not in made.pinned.value  # the answer of the settings is not known yet
+    assert "before this change" in made.answer.value
     made.ask().result(timeout=60)
     assert made.recommended.description == f"Set to recommended ({busier.decision.gpus:,})"
     assert f"{busier.decision.gpus:,} recommended" in made.notes["gpus"].value
@@ -373,7 +380,7 @@ def test_a_fleet_that_misses_its_limit_is_exported_only_when_asked_twice(quick, 
     for row in smaller.decision.service:
         assert row.is_no_worse or re.search(rf"Not recommended: .*{re.escape(row.size)}.* wait longer", readme)
     made.pin.click()
-    assert "B recommended<br>× 1.00" in made.pinned.value
+    assert "B: 48 GPUs<br>recommended<br>× 1.00" in made.pinned.value
     made.controls["gpus"].value = 56
     assert made.written.value == ""
 
@@ -383,6 +390,7 @@ def test_a_price_is_a_multiplication_and_exact_at_once(panel, asked, start):
     fleet, mean = start.decision.fleet_gpus, start.decision.gpus_mean
     costs = dict.fromkeys(f"{gpus * 168 * 3.5:,.0f}" for gpus in (fleet, mean))  # one where nothing is freed
     assert cards(panel.answer.value)[2] == " → ".join(costs)
+    assert "list price" not in panel.notes[PRICE_FIELD].value
     assert "Exact" in panel.state.value
     assert panel.newest.comparison.decision == reprice_comparison(panel.scenario, start).decision
     assert asked == []
@@ -448,7 +456,7 @@ def test_policies_of_other_actuators_have_the_figures_of_an_actuator_that_can_ap
     assert sorted(text for text in needs.values() if any(text in row for row in rows)) == sorted(needs.values())
     assert len(rows) == 2
 
-    def refuse(scenario, report_trial):
+    def refuse(scenario, report_run):
         raise ScenarioError("drain time", "a number", "none", "State it.")
 
     monkeypatch.setattr(answers, "compare_policies", refuse)
@@ -456,6 +464,62 @@ def test_policies_of_other_actuators_have_the_figures_of_an_actuator_that_can_ap
     assert refused.drop("reason").equals(grey.drop("reason"))
     assert [text.partition("; ")[0] for text in refused["reason"]] == ["needs autoscaler or slurm", "needs dra"]
     assert refused["reason"].str.contains("drain time").all()
+
+
+def outdated_notes(panel, shown: str) -> list[bool]:
+    """Whether the rule of the panel shows each note of its settings in HTML."""
+    panel_class, settings = re.search(r"<style>\.(of-\w+-\w+):not\(\.(set-\w+)\)", panel.code.value).groups()
+    return [name != settings for name in re.findall(rf"<p class='{panel_class} (set-\w+)' style='display: none", shown)]
+
+
+def test_views_of_the_panel_are_marked_once_it_has_other_settings(panel, quick):
+    study = decide(panel)
+    first = [study._repr_html_(), str(study.policies().section), str(compare(study.but(gpus=48), study).section)]
+    assert [outdated_notes(panel, shown) for shown in first] == [[False]] * 3
+    assert "Made at 64 GPUs, demand × 1.00" in first[0]
+    panel.controls["gpus"].value = 48
+    assert [outdated_notes(panel, shown) for shown in first] == [[True]] * 3
+    assert outdated_notes(panel, decide(panel)._repr_html_()) == [False]
+    panel._cancel()
+    assert outdated_notes(panel, first[0]) == [False]
+    panel.controls[PRICE_FIELD].value = "3.5"
+    assert outdated_notes(panel, first[0]) == [True]
+    assert outdated_notes(panel, decide(quick)._repr_html_()) == []  # not of the panel
+
+
+def test_the_headline_states_the_trade_against_the_other_layout(start):
+    rows = [
+        dataclasses.replace(start.decision.service[0], size=size, recommended_p95_minutes=wait, limit_minutes=30.0)
+        for size, wait in (("1g.10gb", 94.4), ("1 GPU", 5.0))
+    ]
+    assert format_missed_limits(64, rows[1:], (), "recommended") == ""
+    first = "64 GPUs miss the wait limit for jobs on 1g.10gb. p95 queue wait over the limit of 30 min: 1g.10gb 94 min"
+    assert format_missed_limits(64, rows, curve("today", (56, 9.0)), "recommended") == f"{first}."
+    on_today = curve("today", (64, 190.0))  # of 1 GPU
+    assert format_missed_limits(64, rows, on_today, "recommended") == f"{first}; with today's layout: 1 GPU 3.2 h."
+    assert format_missed_limits(64, rows, on_today, "today") == f"{first}."
+    assert format_missed_limits(64, rows, curve("recommended", (64, 0.0)), "today") == (
+        f"{first}; with the recommended layout: none."
+    )
+
+
+@pytest.mark.parametrize("measures", ["Partition 20 of 64 H100s with MIG, then buy 8 more H100s", "Buy 8 more H100s"])
+def test_a_larger_stated_fleet_is_no_advice_to_buy(start, measures):
+    stated = dataclasses.replace(start.decision, fleet_gpus=64, gpus=72, sentence=f"{measures}. No p95 rises.")
+    partition = ": partition 20 of 64 H100s with MIG" * measures.startswith("Partition")
+    expected = f"72 GPUs, 8 more than today, meet the wait limits{partition}. No p95 rises."
+    assert fleet_size_decision._format_larger_fleet(stated) == expected
+
+
+def test_policies_of_other_actuators_are_those_of_the_study(quick, start):
+    made = WhatIf(quick.but(actuator="mig-manager"))
+    made.ask().result(timeout=600)
+    made._look_ahead(made._n_asked)
+    row = next(row for row in made.newest.comparison.rows if row.policy == "power_down_idle")
+    shown = re.search(r"<tr class='muted'>(?:(?!</tr>).)*power down idle nodes.*?</tr>", made.answer.value)[0]
+    table = decide(made).policies(other_actuators=True).df
+    gpus, hours = table.filter(policy=row.policy).select("peak_gpus", "gpu_hours_promised").row(0)
+    assert f"<td>{gpus:,.0f}</td><td>{hours:,.0f}</td>" in shown
 
 
 def test_undo_cancel_and_pins(panel, quick, tmp_path):
@@ -470,21 +534,22 @@ def test_undo_cancel_and_pins(panel, quick, tmp_path):
     assert not panel.files.disabled
     panel.pin.click()
     assert len(panel.pins) == 2
-    assert panel.pinned.value.count("<tr>") == 3
+    assert panel.pinned.value.count("<tr>") == 4  # of the head, the pins, and the current settings
+    assert "<b>Now</b>: " in panel.pinned.value
     answer, size = panel.pins[1], panel.start.decision.longest_waiting
-    assert f"{answer.gpus}<br>{answer.gpus * 168:,}<" in panel.pinned.value
+    assert f"B: {answer.gpus} GPUs<br>recommended<br>× 1.00<" in panel.pinned.value
     row = next(row for row in answer.service if row.size == size.size)
     assert f"<br>{wait_text(row.low)}–{wait_text(row.high)}<" in panel.pinned.value
-    assert f">{len(answer.sizes_over_limit)} over limit<" in panel.pinned.value
+    assert f">{len(answer.sizes_over_limit)}</span>" in panel.pinned.value
 
 
 def test_outdated_questions_are_cancelled(monkeypatch, panel, start):
     begun, stopped = threading.Event(), threading.Event()
 
-    def endless(scenario, report_trial):
+    def endless(scenario, report_run):
         while scenario.gpus == 48:
             begun.set()
-            report_trial("mig_static", None)
+            report_run("mig_static", None)
             stopped.wait(0.01)
         return start
 
@@ -514,7 +579,7 @@ def test_controls_that_follow_each_other_are_answered_once(monkeypatch, panel, a
 
 
 def test_an_error_leaves_the_last_exact_answer(monkeypatch, panel, quick):
-    def fail(scenario, report_trial):
+    def fail(scenario, report_run):
         raise ScenarioError("gpus", "whole nodes", "50", HOSTILE)
 
     monkeypatch.setattr(panels, "compare_policies", fail)
@@ -557,7 +622,7 @@ def test_the_files_are_those_of_the_screen_and_open(quick, start, smaller, tmp_p
     made._show_exact(exact_answer(quick.but(gpus=48), smaller, start))
     made.write(tmp_path / "export")
     links = re.findall(r'href="([^"]*)"', made.written.value)
-    assert links == [str(tmp_path / "export" / name) for name in ("README.md", "workbook.xlsx")]
+    assert links == [f"{tmp_path}/export/{name}" for name in ("README.md", "workbook.xlsx", f"{quick.actuator}/")]
     first_line = (tmp_path / "export" / "README.md").read_text().splitlines()[0].removeprefix("# ")
     first, second = headline(made.newest)
     assert first_line == f"{first} {second}"

@@ -20,6 +20,7 @@ from gpuplanner.decision.comparison_record import (
     PolicyRow,
     format_policies_within_limit,
     make_policy_table,
+    make_wait_table,
     study_comparison,
 )
 from gpuplanner.decision.decision_text import format_resampled_waits, make_empty_decision
@@ -294,14 +295,16 @@ def test_a_purchase_is_a_row_beside_the_policies_that_only_keep_to_the_added_wai
     assert re.findall(r'<th scope="row">(.*?)</th>', rows)[0] == "more GPUs"  # the recommended one comes first
 
 
-def test_a_wait_outside_its_interval_is_shown_as_such():
+def test_a_wait_outside_the_resampled_ones_has_no_interval():
     size = dataclasses.replace(planted().decision.service[0], today_p95_minutes=90.0, today_low=10.0, today_high=60.0)
     found = dataclasses.replace(planted(), decision=dataclasses.replace(planted().decision, service=(size,)))
     text = unescape(re.sub(r"<[^>]*>", " ", str(render_wait_section(found))))
-    assert f"random days of the record: {size.size} today 90 min (10 min to 60 min)" in text
+    assert f"at random, and wait otherwise: {size.size} today 90 min (resampled 10 min to 60 min)" in text
+    assert make_wait_table(found).select("today_low", "today_high", "low").row(0) == (None, None, size.low)
     inside = dataclasses.replace(size, today_high=90.0)
     found = dataclasses.replace(found, decision=dataclasses.replace(found.decision, service=(inside,)))
-    assert "Outside the interval" not in render_wait_section(found)
+    assert "No interval" not in render_wait_section(found)
+    assert make_wait_table(found)["today_high"].to_list() == [90.0]
 
 
 def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
