@@ -521,7 +521,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             return
         folder = out or Path("build") / f"export-{self.base.name.replace(' ', '-')}-{answer.gpus}-gpus"
         self.written.value = write_and_link(
-            lambda: write_handover_folder(answer.scenario, answer.comparison, folder), answer.scenario.actuator
+            lambda: write_handover_folder(answer.scenario, answer.comparison, folder), folder=answer.scenario.actuator
         )
 
     def _save_scenario(self) -> None:
