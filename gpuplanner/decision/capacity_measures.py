@@ -490,11 +490,8 @@ def list_changes_against_cause(
         unlimited_model = model.without_limits()
         limits = tuple(find_raised_limits(model, unlimited_model))
         texts = [f"{limit.tenant} from {limit.current_gpus:.3g} to {limit.raised_gpus} GPUs" for limit in limits]
-        more_text = (
-            f" and {count_text(len(texts) - MAX_NAMED_RAISED_LIMITS, 'more team')}"
-            if len(texts) > MAX_NAMED_RAISED_LIMITS
-            else ""
-        )
+        n_more = len(texts) - MAX_NAMED_RAISED_LIMITS
+        more_text = f" and {count_text(n_more, 'more team')}" if n_more > 0 else ""
         text = f"Raise the limit of {', '.join(texts[:MAX_NAMED_RAISED_LIMITS])}{more_text}"
         yield ModelWithMeasure("raise_limit", text, unlimited_model, pools, today_units, limits=limits)
 
@@ -682,10 +679,7 @@ def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: 
             "high": row.high, "completion_minutes": row.completion_minutes, "completion_low": row.completion_low,
             "completion_high": row.completion_high,
         }  # fmt: skip
-    for index, point in enumerate(points):
-        if waits := stated_waits.get((point.layout, point.gpus, point.job_size)):
-            points[index] = replace(point, **waits)
-    return points
+    return [replace(point, **stated_waits.get((point.layout, point.gpus, point.job_size), {})) for point in points]
 
 
 def scale_units(recommendation: Recommendation, factor: float) -> list[int]:

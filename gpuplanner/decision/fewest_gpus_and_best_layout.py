@@ -197,16 +197,14 @@ def find_best_layout(model: WaitModel) -> dict[str, int] | None:
     used = np.unique(inputs.requests.profile[waits.is_evaluated]).tolist()
     if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
         return None
-    costs: list[Floats] = []
-    for profile in used:
-        instances = 1 if profile == 0 else gpu_model.profile(fleet.profiles[profile]).max_instances
-        costs.append(wait_hours_by_gpus(model, profile, total, instances, per_node))
+    instances = [gpu_model.profile(fleet.profiles[profile]).max_instances if profile else 1 for profile in used]
+    costs = [wait_hours_by_gpus(model, *pair, total, per_node) for pair in zip(used, instances, strict=True)]
     shares, _ = share_gpus(costs, total)
     names = (fleet.profiles[profile] for profile in used)
     return dict(zip(names, shares, strict=True)) if shares else None
 
 
-def wait_hours_by_gpus(model: WaitModel, profile: int, max_gpus: int, instances: int, per_node: int) -> Floats:
+def wait_hours_by_gpus(model: WaitModel, profile: int, instances: int, max_gpus: int, per_node: int) -> Floats:
     """Hours that jobs of one profile wait on each number of GPUs, shape (max_gpus + 1,) [h].
 
     Parameters
@@ -215,10 +213,10 @@ def wait_hours_by_gpus(model: WaitModel, profile: int, max_gpus: int, instances:
         The model to simulate.
     profile : int
         Number of the profile.
-    max_gpus : int
-        Largest number of GPUs.
     instances : int
         Instances of the profile on a GPU.
+    max_gpus : int
+        Largest number of GPUs.
     per_node : int
         GPUs of a node.
     """

@@ -236,9 +236,8 @@ def _measure_fleet(
     n_jobs = max(sum(row.jobs for row in service), 1)
     today_mean = sum(row.jobs * row.today_mean_minutes for row in service) / n_jobs
     resized_mean = sum(row.jobs * row.recommended_mean_minutes for row in service) / n_jobs
-    growth = (
-        resized_recommendation.growth if scenario.growth_per_week is None else state_growth(scenario.growth_per_week)
-    )
+    stated = scenario.growth_per_week
+    growth = resized_recommendation.growth if stated is None else state_growth(stated)
     headroom = None
     if growth.weekly.value is not None:
         headroom = _measure_headroom(layout_recommendation, units, target.target_s, resized_recommendation.growth.slope)

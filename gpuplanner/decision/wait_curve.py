@@ -478,9 +478,8 @@ def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> lis
 def join_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
     """Combine a number of units (nodes or GPUs) of each pool into a fleet."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
-    joined: dict[str, Any] = {}
-    for name in ("gpus", "capacity", "first"):
-        joined[name] = np.concatenate([getattr(pool_fleet, name) for pool_fleet in fleets])
+    names = ("gpus", "capacity", "first")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(fleet, name) for fleet in fleets]) for name in names}
     return replace(fleets[0], **joined)
 
 
