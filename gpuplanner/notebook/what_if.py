@@ -158,8 +158,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             return widgets.ToggleButtons(options=options, value=value, layout=layout, style=style)
         control = setting.control
         if not isinstance(control, Slider):
-            options = [*setting.rule.options()] if setting.rule else []
-            return widgets.Dropdown(options=options, value=value, layout=layout)
+            return widgets.Dropdown(
+                options=[*setting.rule.options()] if setting.rule else [], value=value, layout=layout
+            )
         kind = widgets.IntSlider if setting.name == "gpus" else widgets.FloatSlider
         gpus = self.base.gpus or (8 if self.fleet is None else self.fleet.gpus)
         value = {"gpus": gpus, "growth_per_week": self.base.growth_per_week or 0.0}.get(setting.name, value)
