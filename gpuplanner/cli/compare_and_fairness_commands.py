@@ -265,8 +265,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
-    from gpuplanner.core.units_and_number_formats import day_text, last_day_text
-    from gpuplanner.decision.comparison_record import format_limit, format_wait_target
+    from gpuplanner.decision.comparison_record import format_limit, format_wait_target, format_windows
 
     if comparison.rows:
         rows = [_policy_row(decision, comparison) for decision in comparison.rows]
@@ -280,15 +279,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     if quiet:
         return
     notify(*(f"missing: {missing.what}: {missing.command}" for missing in decision.missing))
-    if (
-        comparison.tuned_from is not None
-        and comparison.evaluated_from is not None
-        and comparison.evaluated_to is not None
-    ):
-        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.evaluated_from)
-        notify(
-            f"fitted from {fitted_from}, evaluated from {evaluated_from} to {last_day_text(comparison.evaluated_to)}"
-        )
+    notify(*filter(None, [format_windows(comparison)]))
 
 
 SHOWN_SHARING_COLUMNS = (

@@ -28,7 +28,7 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.serialization import sha256
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIPS
 from gpuplanner.core.stage_cache_and_data_folders import input_hashes
-from gpuplanner.core.units_and_number_formats import count_text, day_text, last_day_text, percent_text, wait_text
+from gpuplanner.core.units_and_number_formats import count_text, day_text, percent_text, wait_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -149,22 +149,13 @@ def print_warnings(warnings: Sequence[QualityWarning]) -> None:
 
 def print_policies(comparison: Comparison) -> None:
     """Print how many policies meet the wait limit, and the days on which they were fitted and evaluated."""
-    from gpuplanner.decision.comparison_record import format_policies_within_limit
+    from gpuplanner.decision.comparison_record import format_policies_within_limit, format_windows
 
     if not comparison.policies:
         print_fact("Policies", f"not compared: {comparison.decision.reason}")
         return
-    text = format_policies_within_limit(comparison)
-    if (
-        comparison.tuned_from is not None
-        and comparison.evaluated_from is not None
-        and comparison.evaluated_to is not None
-    ):
-        fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.evaluated_from)
-        text += f"; fitted from {fitted_from}" if fitted_from != evaluated_from else ""
-        separator = ", " if fitted_from != evaluated_from else "; "
-        text += f"{separator}evaluated from {evaluated_from} to {last_day_text(comparison.evaluated_to)}"
-    print_fact("Policies", text)
+    texts = format_policies_within_limit(comparison), format_windows(comparison)
+    print_fact("Policies", "; ".join(filter(None, texts)))
 
 
 def print_decision(comparison: Comparison, data: str, out_dir: Path) -> None:

@@ -34,21 +34,13 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.decision.capacity_measures import find_reason_against_recommendation
 from gpuplanner.decision.explained_waits import append_requests
+from gpuplanner.decision.fewest_gpus_and_best_layout import WAIT_TOLERANCE_S, find_smallest_units
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_growth, read_wait_target
 from gpuplanner.decision.requested_jobs import AS_TODAY
 from gpuplanner.decision.sharing_rules import refuse_duplicates
-from gpuplanner.decision.wait_curve import (
-    CURVE_RUNS,
-    WAIT_TOLERANCE_S,
-    WaitModel,
-    find_smallest_units,
-    join_pools,
-    split_by_profiles,
-    wait_limits,
-    wait_p95,
-)
+from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, join_pools, split_by_profiles, wait_limits, wait_p95
 from gpuplanner.hardware.catalog import resolve_gpu_model
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats

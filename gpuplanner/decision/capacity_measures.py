@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -15,28 +15,29 @@ from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWaits, Measure, WeeklyGrowth
 from gpuplanner.decision.explained_waits import format_replay_error
+from gpuplanner.decision.fewest_gpus_and_best_layout import (
+    MAX_NODE_MULTIPLE,
+    find_best_layout,
+    find_smallest_units,
+    uniform_fleet,
+)
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
 from gpuplanner.decision.wait_causes import CAUSES, FRAGMENTED, INSUFFICIENT, LIMITS, WRONG_LAYOUT
 from gpuplanner.decision.wait_curve import (
     CURVE_FLEET_FACTORS,
     CURVE_RUNS,
-    MAX_NODE_MULTIPLE,
     MIN_SHARE_WITHIN_LIMIT,
     Bools,
     SizedPool,
     WaitModel,
     WaitTarget,
-    find_best_layout,
     find_late_sizes,
-    find_smallest_units,
     join_pools,
     limit_to_record,
     simulate_curve_points,
     sum_cause_hours,
-    uniform_fleet,
     wait_limits,
-    wait_p95,
 )
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
@@ -307,10 +308,8 @@ def resize_fleet(model: WaitModel, pools: Sequence[SizedPool], units: Sequence[i
     """Recommend the release or purchase of nodes with today's layouts, for a number of nodes of each pool."""
     todays_gpus, gpus = int(model.inputs.fleet.gpus.sum()), int(join_pools(pools, units).gpus.sum())
     measure = describe_count_change(todays_gpus, gpus)
-    return Recommendation(
-        action=measure.action, model=model, pools=pools, units=units, fleet_gpus=todays_gpus, gpus=gpus,
-        measures=(measure,),
-    )  # fmt: skip
+    today = keep_fleet(model, None)
+    return replace(today, action=measure.action, pools=pools, units=units, gpus=gpus, measures=(measure,))
 
 
 def change_fleet(model: WaitModel, measure_model: ModelWithMeasure, units: Sequence[int], gpus: int) -> Recommendation:
@@ -491,11 +490,8 @@ def list_changes_against_cause(
         unlimited_model = model.without_limits()
         limits = tuple(find_raised_limits(model, unlimited_model))
         texts = [f"{limit.tenant} from {limit.current_gpus:.3g} to {limit.raised_gpus} GPUs" for limit in limits]
-        more_text = (
-            f" and {count_text(len(texts) - MAX_NAMED_RAISED_LIMITS, 'more team')}"
-            if len(texts) > MAX_NAMED_RAISED_LIMITS
-            else ""
-        )
+        n_more = len(texts) - MAX_NAMED_RAISED_LIMITS
+        more_text = f" and {count_text(n_more, 'more team')}" if n_more > 0 else ""
         text = f"Raise the limit of {', '.join(texts[:MAX_NAMED_RAISED_LIMITS])}{more_text}"
         yield ModelWithMeasure("raise_limit", text, unlimited_model, pools, today_units, limits=limits)
 
@@ -601,6 +597,7 @@ def compare_service(
         Wait limit of each job size, in the record and in each resampled record. [s]
     """
     waits, inputs = model.waits, model.inputs
+    every = np.arange(len(waits.arrival_s))
     before = [model.replay_waits(inputs.fleet, number) for number in range(CURVE_RUNS)]
     fleet = recommendation.fleet
     after = [recommendation.model.replay_waits(fleet, number, keep=True) for number in range(CURVE_RUNS)]
@@ -609,37 +606,38 @@ def compare_service(
     today_ends, _ = model.draw_intervals(inputs.fleet, len(limit_s) - 1)
     (low, high), (today_low, today_high) = np.minimum([ends, today_ends], inputs.observed_s / SECONDS_PER_MINUTE)
 
-    def minutes(jobs: Bools, replays: Sequence[Floats], statistic: Callable[[Floats], float] = wait_p95) -> float:
-        """Return a statistic of the waits [min]: the median over replays of a p95, the mean of means, which add up."""
-        values = [statistic(np.minimum(waited_s[jobs], inputs.observed_s)) for waited_s in replays]
-        return float(np.mean(values) if statistic is np.mean else np.median(values)) / SECONDS_PER_MINUTE
+    def summarize(wait_model: WaitModel, replays_s: Sequence[Floats]) -> list[list[float]]:
+        """Return p95 wait, completion time and mean wait of each size [min]: median of p95s, means that add up."""
+        clipped_s = [np.minimum(waits_s, inputs.observed_s) for waits_s in replays_s]
+        by_replay_s = np.array([wait_model.summarize_waits(every, waits.arrival_s, waits_s) for waits_s in clipped_s])
+        means_s = [by_replay_s[:, statistic].T.copy().mean(axis=1) for statistic in (1, 3)]
+        summary_s = np.array([np.median(by_replay_s[:, 0], axis=0), *means_s])
+        minutes: list[list[float]] = (summary_s.T / SECONDS_PER_MINUTE).tolist()
+        return minutes
+
+    def mean_minutes(jobs: Bools, replays_s: Sequence[Floats]) -> float:
+        """Return the mean wait of jobs, the mean of its means by replay [min]."""
+        means_s = [np.minimum(waits_s[jobs], inputs.observed_s).mean() for waits_s in replays_s]
+        return float(np.mean(means_s)) / SECONDS_PER_MINUTE
 
     team_names = inputs.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
     masks: dict[str | None, Bools] = {None: waits.is_evaluated}
     masks |= {name: waits.is_evaluated & (team_names == name) for name in set(team_names[waits.is_evaluated])}
     team_waits = {
-        name: (minutes(jobs, before, np.mean), minutes(jobs, after, np.mean))
-        for name, jobs in masks.items()
-        if jobs.any()
+        name: (mean_minutes(jobs, before), mean_minutes(jobs, after)) for name, jobs in masks.items() if jobs.any()
     }
-
-    def completion_minutes(wait_model: WaitModel, replays: Sequence[Floats]) -> float:
-        """Return the mean completion time of the jobs of a size, the mean over replays [min]."""
-        rows_of_size = np.flatnonzero(jobs)
-        means_s = [wait_model.completion_s(rows_of_size, waited_s[jobs]).mean() for waited_s in replays]
-        return float(np.mean(means_s)) / SECONDS_PER_MINUTE
-
-    rows = []
-    for column, number in enumerate(model.sizes):
+    is_delayed, rows = after[0] > before[0] + MIN_DELAY_S, []
+    summaries = summarize(model, [waits.waited_s]), summarize(model, before), summarize(recommendation.model, after)
+    for column, (number, *minutes) in enumerate(zip(model.sizes, *summaries, strict=True)):
         jobs = waits.is_evaluated & (model.size_of_job == number)
+        (observed_p95, *_), (today_p95, today_completion, today_mean), (p95, completion, mean) = minutes
         rows.append(
             JobSizeWaits(
-                model.size_names[number], int(jobs.sum()), minutes(jobs, [waits.waited_s]), minutes(jobs, before),
-                minutes(jobs, after), float(low[column]), float(high[column]), minutes(jobs, before, np.mean),
-                minutes(jobs, after, np.mean), int((after[0] > before[0] + MIN_DELAY_S)[jobs].sum()),
+                model.size_names[number], int(jobs.sum()), observed_p95, today_p95, p95,
+                float(low[column]), float(high[column]), today_mean, mean, int(is_delayed[jobs].sum()),
                 limit_to_record(float(limit_s[0, column]) / SECONDS_PER_MINUTE, inputs.observed_s),
-                float(today_low[column]), float(today_high[column]), completion_minutes(model, before),
-                completion_minutes(recommendation.model, after), *completion_ends[:, column].tolist(),
+                float(today_low[column]), float(today_high[column]), today_completion, completion,
+                *completion_ends[:, column].tolist(),
             )
         )  # fmt: skip
     return tuple(rows), team_waits
@@ -681,10 +679,7 @@ def simulate_wait_curve(model: WaitModel, recommendation: Recommendation, gpus: 
             "high": row.high, "completion_minutes": row.completion_minutes, "completion_low": row.completion_low,
             "completion_high": row.completion_high,
         }  # fmt: skip
-    for index, point in enumerate(points):
-        if waits := stated_waits.get((point.layout, point.gpus, point.job_size)):
-            points[index] = replace(point, **waits)
-    return points
+    return [replace(point, **stated_waits.get((point.layout, point.gpus, point.job_size), {})) for point in points]
 
 
 def scale_units(recommendation: Recommendation, factor: float) -> list[int]:

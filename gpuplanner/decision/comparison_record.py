@@ -22,6 +22,8 @@ from gpuplanner.core.units_and_number_formats import (
     SECONDS_PER_MINUTE,
     UNALLOCATED_TEAM,
     count_text,
+    day_text,
+    last_day_text,
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
@@ -502,6 +504,15 @@ def make_policy_table(comparison: Comparison) -> pl.DataFrame:
         meets_target=pl.when(is_known, pl.col("policy") != TODAY).then("meets_target"),
         never_started=pl.when(is_known).then("never_started"),
     )
+
+
+def format_windows(comparison: Comparison) -> str:
+    """Format the days on which policies were fitted and evaluated; empty where none were."""
+    if comparison.tuned_from is None or comparison.evaluated_from is None or comparison.evaluated_to is None:
+        return ""
+    fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.evaluated_from)
+    fitted = f"fitted from {fitted_from}, " if fitted_from != evaluated_from else ""
+    return f"{fitted}evaluated from {evaluated_from} to {last_day_text(comparison.evaluated_to)}"
 
 
 def format_policies_within_limit(comparison: Comparison) -> str:

@@ -47,7 +47,6 @@ from gpuplanner.decision.wait_curve import (
     limit_to_record,
     replay_fleet,
     simulate_curve_points,
-    wait_p95,
 )
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -134,13 +133,10 @@ def simulate_fleet_waits(scenario: Scenario) -> dict[str, tuple[float, float]]:
     replays_s = replay_fleet(model, fleet)
     if shape is recommendation and tuple(resized.units) == tuple(recommendation.units):  # its waits are of all replays
         replays_s = [model.replay_waits(fleet, number) for number in range(CURVE_RUNS)]
-    waits = {}
-    for number, today_s in zip(today.model.sizes, today.model.percentiles(today.model.inputs.fleet, 0), strict=True):
-        of_size = model.waits.is_evaluated & (model.size_of_job == number)
-        both_s = today_s, np.median([wait_p95(waits_s[of_size]) for waits_s in replays_s])
-        before, after = (min(float(p95_s), model.inputs.observed_s) / SECONDS_PER_MINUTE for p95_s in both_s)
-        waits[model.size_names[number]] = before, after
-    return waits
+    both_s = today.model.percentiles(today.model.inputs.fleet, 0), model.summarize_replays(replays_s)[0]
+    before, after = (np.minimum(p95_s, model.inputs.observed_s) / SECONDS_PER_MINUTE for p95_s in both_s)
+    names = (model.size_names[number] for number in model.sizes)
+    return dict(zip(names, zip(before.tolist(), after.tolist(), strict=True), strict=True))
 
 
 def format_missed_limits(gpus: int, rows: Sequence[JobSizeWaits], curve: Sequence[CurvePoint], mig_layout: str) -> str:
@@ -276,9 +272,8 @@ def _measure_fleet(
     n_jobs = max(sum(row.jobs for row in service), 1)
     today_mean = sum(row.jobs * row.today_mean_minutes for row in service) / n_jobs
     resized_mean = sum(row.jobs * row.recommended_mean_minutes for row in service) / n_jobs
-    growth = (
-        resized_recommendation.growth if scenario.growth_per_week is None else state_growth(scenario.growth_per_week)
-    )
+    stated = scenario.growth_per_week
+    growth = resized_recommendation.growth if stated is None else state_growth(stated)
     headroom = None
     if growth.weekly.value is not None:
         headroom = _measure_headroom(layout_recommendation, units, target.target_s, resized_recommendation.growth.slope)
@@ -388,7 +383,7 @@ def compare_paired_waits(first_recommendation: Recommendation, second_recommenda
         A row for each job size, then one of all jobs, where only the end of the last job is known.
         """
         model = sized_recommendation.model
-        measures_s = model.measures(sized_recommendation.fleet, row)
+        measures_s = model.measures(sized_recommendation.fleet, row)[:3]
         measures_s[0] = np.minimum(measures_s[0], model.inputs.observed_s)
         by_size = dict(zip((model.size_names[size] for size in model.sizes), measures_s.T, strict=True))
         all_jobs = (np.nan, np.nan, np.fmax.reduce(measures_s[2]))

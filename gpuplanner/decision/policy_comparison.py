@@ -121,15 +121,14 @@ class TuningJobs:
         With slow power-ups the waits of each job size may be longer by as much as the power-up takes longer: idle nodes
         kept for slow power-ups alone cost more than they gain.
         """
-        meets_limit, switching = self.replayed_jobs.meets_limit(run, self.training_jobs), run.setting.switching
-        meets_limit = (
-            meets_limit and self.replayed_jobs.share_of_days_met(run, self.training_jobs) >= self.min_days_share
-        )
+        replayed_jobs, jobs, switching = self.replayed_jobs, self.training_jobs, run.setting.switching
+        meets_limit = replayed_jobs.meets_limit(run, jobs)
+        meets_limit = meets_limit and replayed_jobs.share_of_days_met(run, jobs) >= self.min_days_share
         if meets_limit and switching is not None:
             slow_setting = replace(run.setting, switching=replace(switching, lead_s=self.abilities.lead.high))
             slower_min = (self.abilities.lead.high - self.abilities.lead.value) / SECONDS_PER_MINUTE
             slow_run = self._simulate_training(slow_setting)
-            meets_limit = self.replayed_jobs.meets_limit(slow_run, self.training_jobs, tolerance_minutes=slower_min)
+            meets_limit = replayed_jobs.meets_limit(slow_run, jobs, tolerance_minutes=slower_min)
         if meets_limit:
             self.good_runs.add(run)
         return meets_limit
@@ -224,19 +223,14 @@ class TuningJobs:
 
     def try_power_down(self) -> list[PolicyRun]:
         """Simulate today's nodes with power-down when idle: idle times, idle nodes kept, and placements."""
-        unswitched_setting = keep_layouts(
-            self.replayed_jobs.asked_jobs, POWER_DOWN_IDLE, rank_nodes(self.replayed_jobs.asked_jobs)
-        )
+        inputs = self.replayed_jobs.asked_jobs
+        unswitched_setting = keep_layouts(inputs, POWER_DOWN_IDLE, rank_nodes(inputs))
 
         def make_setting(idle_minutes: int, placement: str, kept: int) -> PolicySetting:
             """Return the setting of an idle time, a placement and a number of idle nodes."""
-            setting_values: SettingValues = {
-                "idle_minutes": idle_minutes,
-                "idle_nodes_kept": kept,
-                "placement": placement,
-            }
             switching = self.make_switching(idle_minutes, [kept])
-            return replace(unswitched_setting, switching=switching, placement=placement, setting_values=setting_values)
+            values: SettingValues = {"idle_minutes": idle_minutes, "idle_nodes_kept": kept, "placement": placement}
+            return replace(unswitched_setting, switching=switching, placement=placement, setting_values=values)
 
         return self._try_idle_rules(make_setting, self.abilities.placements)
 
@@ -568,9 +562,8 @@ def evaluate_policies(scenario: Scenario, tell: Callable[[str, PolicyRun], objec
             evaluated_policies.append(replace(evaluate(policy, None, why_not), performable=False))
             continue
         run = POLICIES[policy].tune(tuning, policy)
-        evaluated_policies.append(
-            evaluate(policy, run, tuning.reasons.get(policy, EXCLUSION_REASON_BY_POLICY.get(policy)))
-        )
+        reason = tuning.reasons.get(policy, EXCLUSION_REASON_BY_POLICY.get(policy))
+        evaluated_policies.append(evaluate(policy, run, reason))
     meeting = [evaluated for evaluated in evaluated_policies if evaluated.meets_limit]
     winner = today
     cheapest = min(meeting, key=lambda evaluated: evaluated.training_hours, default=today)

@@ -142,9 +142,8 @@ class ReplayedJobs:
         layouts = tuple((layouts,) for layouts in inputs.nodes.layouts)
         numbers = tuple(range(len(inputs.nodes.gpus)))
         setting_values: SettingValues = {"gpus": inputs.nodes.total}
-        return self.simulate(
-            PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, setting_values=setting_values)
-        )
+        setting = PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, setting_values=setting_values)
+        return self.simulate(setting)
 
     def simulate(
         self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None,
@@ -314,9 +313,8 @@ def simulate_once(requests: NodeRequests, fleet: NodeFleet, **rules: Any) -> Out
     if outcome is None:
         outcome = simulate_requests(requests, fleet, **rules)
         outcome.start_s.flags.writeable = False
-        size_bytes = outcome.start_s.nbytes + int(
-            outcome.power_intervals.estimated_size() + outcome.allocations.estimated_size()
-        )
+        table_bytes = outcome.power_intervals.estimated_size() + outcome.allocations.estimated_size()
+        size_bytes = outcome.start_s.nbytes + int(table_bytes)
     with _memory_lock:
         _memory[key] = outcome, size_bytes
         excess = sum(size_bytes for _, size_bytes in _memory.values()) - MAX_MEMORY_BYTES

@@ -207,9 +207,8 @@ def replace_with_recommended(
         if candidate.policy == TODAY:
             continue
         is_sized = candidate is sized_course  # by the wait limits, even where waits by size are not shown
-        holds = is_sized or replayed_jobs.meets_limit(
-            candidate.run, later
-        )  # the record of the sized one states its misses
+        # The record of the sized one states its misses.
+        holds = is_sized or replayed_jobs.meets_limit(candidate.run, later)
         reason = None if holds else "a job size waits longer than its limit and than today"
         winner = summarize_policy_run(candidate.policy, candidate.run, holds=holds, days=days)
         winner = replace(winner, service=recommendation.service if is_sized else (), reason=reason)
@@ -430,9 +429,8 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
     else:
         kept_nodes = _list_kept_nodes(recommendation.pools, recommendation.units)
         policy = TODAY if len(kept_nodes) == len(inputs.nodes.gpus) else FEWER_NODES
-        run = (
-            replayed_jobs.today if policy == TODAY else replayed_jobs.simulate(keep_layouts(inputs, policy, kept_nodes))
-        )
+        setting = keep_layouts(inputs, policy, kept_nodes)
+        run = replayed_jobs.today if policy == TODAY else replayed_jobs.simulate(setting)
         layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
     gpus = sum(layout.gpus for layout in layouts)
     if recommendation.gpus > fleet:

@@ -516,10 +516,7 @@ def _compared_tables(comparison: Comparison) -> dict[str, pl.DataFrame]:
     """Collect the tables of the policy comparison; none where it has no rows."""
     if not comparison.rows:
         return {}
-    tables = {
-        "policies": make_policy_table(comparison),
-        "waits": make_wait_table(comparison),
-    }
+    tables = {"policies": make_policy_table(comparison), "waits": make_wait_table(comparison)}
     return tables | {"wait_curve": make_wait_curve_table(comparison)}
 
 

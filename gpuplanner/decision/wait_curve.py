@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gpuplanner.core.libraries_plugins_and_workers import report_step
-from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE, count_text
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
-from gpuplanner.decision.policy_simulation import MANY_JOBS, WAIT_QUANTILE, find_smallest, take_order_statistic
+from gpuplanner.decision.policy_simulation import MANY_JOBS, WAIT_QUANTILE, take_order_statistic
 from gpuplanner.decision.queue_model import ObservedWaits, arrival_jitter_s
 from gpuplanner.decision.requested_jobs import JobReplayInputs
 from gpuplanner.decision.wait_causes import CAUSES, QUEUED_BEHIND, UNEXPLAINED
@@ -157,10 +157,6 @@ def wait_p95(waits_s: Floats) -> float:
 
 MIN_SHARE_WITHIN_LIMIT = 0.8
 """Smallest share of resampled weeks in which a wait limit must be met [0-1]."""
-MAX_NODE_MULTIPLE = 4
-"""Largest fleet that is simulated, as a multiple of today's nodes."""
-WAIT_TOLERANCE_S = 1.0
-"""Waits that differ by less are equal [s]."""
 Bools: TypeAlias = NDArray[np.bool_]
 """Array of bool."""
 CAPACITY_CAUSES = CAUSES[:QUEUED_BEHIND]
@@ -201,7 +197,7 @@ class WaitModel:
     may_partition: bool = True
     kept: dict[tuple[Any, ...], Any] = field(default_factory=dict, init=False, repr=False)
 
-    @property
+    @cached_property
     def sizes(self) -> list[int]:
         """Numbers of the job sizes with evaluated jobs."""
         numbers: list[int] = np.unique(self.size_of_job[self.waits.is_evaluated]).tolist()
@@ -227,7 +223,7 @@ class WaitModel:
         return waits_s
 
     def measures(self, fleet: NodeFleet, row: int, *, load: float | Floats = 1.0) -> Floats:
-        """Waits, completion times and last end by size [s]: of the record in row 0, of resampled weeks after it.
+        """Statistics by size [s] as of :meth:`summarize_waits`: of the record in row 0, of resampled weeks after it.
 
         The record's is the median of its replays.
 
@@ -242,9 +238,7 @@ class WaitModel:
 
         Returns
         -------
-        array of float, shape (3, n_sizes)
-            95th percentile of the wait, mean time from eligibility to end, and end of the last job from the begin of
-            the record.
+        array of float, shape (4, n_sizes)
         """
         replays = range(1 if row else CURVE_RUNS)
         return np.median([self.measure_replay(fleet, row, replay, load, None) for replay in replays], axis=0)
@@ -284,17 +278,42 @@ class WaitModel:
             waits_s = self.replay_waits(fleet, replay, keep=fleet is self.inputs.fleet)
         else:
             waits_s = simulate_waits(self.inputs, self.waits, fleet, rows, arrival_s)
-        is_evaluated, size = self.waits.is_evaluated[rows], self.size_of_job[rows]
-        completion_s = self.completion_s(rows, waits_s)
-        sizes = [is_evaluated & (size == number) for number in self.sizes]
-        p95_s = [wait_p95(waits_s[of_size]) for of_size in sizes]
-        # A resampled record may lack the jobs of a size.
-        mean_s = [float(completion_s[of_size].mean()) if of_size.any() else np.nan for of_size in sizes]
-        last_end_s = [(arrival_s + completion_s)[of_size].max() if of_size.any() else np.nan for of_size in sizes]
-        measured_s = np.array([p95_s, mean_s, last_end_s])
+        measured_s = self.summarize_waits(rows, arrival_s, waits_s)
         if key is not None:
             self.kept[key] = measured_s
         return measured_s
+
+    def summarize_waits(self, rows: Ints, arrival_s: Floats, waits_s: Floats) -> Floats:
+        """Summarize the waits of jobs by size; NaN where there are none, but for the wait p95.
+
+        Parameters
+        ----------
+        rows : array of int, shape (n,)
+            Jobs of the record.
+        arrival_s, waits_s : array of float, shape (n,)
+            When each arrives, and how long it waits [s].
+
+        Returns
+        -------
+        array of float, shape (4, n_sizes)
+            95th percentile of the wait, mean time from eligibility to end, end of the last job from the begin of the
+            record, and mean wait [s]. In the times to the end a job that never starts waits to the end of the record.
+        """
+        size = np.where(self.waits.is_evaluated, self.size_of_job, -1)[rows]
+        columns = []
+        for number in self.sizes:
+            of_size = np.flatnonzero(size == number)
+            arrival, waited = arrival_s[of_size], waits_s[of_size]
+            completion = np.minimum(waited, self.inputs.observed_s) + self.inputs.requests.run_s[rows[of_size]]
+            # A resampled record may lack the jobs of a size.
+            means = (completion.mean(), (arrival + completion).max(), waited.mean()) if len(of_size) else (np.nan,) * 3
+            columns.append((wait_p95(waited), *means))
+        return np.array(columns).reshape(-1, 4).T
+
+    def summarize_replays(self, replays_s: Sequence[Floats]) -> Floats:
+        """Summarize the waits of all jobs in replays of the record as :meth:`summarize_waits`, by their medians."""
+        every, arrival_s = np.arange(len(self.size_of_job)), self.waits.arrival_s
+        return np.median([self.summarize_waits(every, arrival_s, waits_s) for waits_s in replays_s], axis=0)
 
     def draw_arrivals(self, row: int, load: float | Floats) -> tuple[Ints, Floats]:
         """Jobs that arrive at a load in the record (row 0) or a resampled one, and when [s]."""
@@ -309,14 +328,6 @@ class WaitModel:
         if np.ndim(load) == 0 and len(rows) <= MANY_JOBS:
             self.kept[key] = rows, arrival_s
         return rows, arrival_s
-
-    def completion_s(self, rows: Ints, waits_s: Floats) -> Floats:
-        """Time from eligibility to end of jobs of the record with these waits [s].
-
-        A job that never starts waits to the end of the record.
-        """
-        completion_s: Floats = np.minimum(waits_s, self.inputs.observed_s) + self.inputs.requests.run_s[rows]
-        return completion_s
 
     def arrival_shift_s(self, number: int) -> Floats:
         """Draw the random arrival delay of each job of the record in a replay, shape (n_jobs,) [s]."""
@@ -467,133 +478,9 @@ def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> lis
 def join_pools(pools: Sequence[SizedPool], units: Sequence[int]) -> NodeFleet:
     """Combine a number of units (nodes or GPUs) of each pool into a fleet."""
     fleets = [pool.resize(count) for pool, count in zip(pools, units, strict=True)]
-    joined: dict[str, Any] = {}
-    for name in ("gpus", "capacity", "first"):
-        joined[name] = np.concatenate([getattr(pool_fleet, name) for pool_fleet in fleets])
+    names = ("gpus", "capacity", "first")
+    joined: dict[str, Any] = {name: np.concatenate([getattr(fleet, name) for fleet in fleets]) for name in names}
     return replace(fleets[0], **joined)
-
-
-@dataclass(eq=False)
-class PoolCheck:
-    """Check whether the jobs of a pool meet their wait limits on a number of its units, with few simulations.
-
-    - ``model``, ``pool``, ``load``: The model to simulate, the pool, and how many times each job arrives.
-    - ``limit_s``, shape (1 + n_draws, n_sizes): Maximum wait of each size in the record and in each drawn one [s].
-    - ``n_missed``, shape (1 + n_draws,): Fleets on which a size missed its limit in each record.
-    - ``missed_by_run``: Whether each size misses its limit, by units, record and replay.
-    """
-
-    model: WaitModel
-    pool: SizedPool
-    limit_s: Floats
-    load: float | Floats
-    n_missed: Floats
-    missed_by_run: dict[tuple[int, int, int], Bools] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        """Select the jobs of the pool, and count the GPUs of its services."""
-        inputs = self.model.inputs
-        of_pool = np.isin(inputs.requests.profile, self.pool.profiles)
-        self.service_gpus = replace(inputs, is_service=inputs.is_service & of_pool).service_gpus
-        self.jobs = None if of_pool.all() else of_pool
-
-    def find_fewest_units(self) -> int | None:
-        """Find the fewest units that meet the limits; None where four times today's units do not."""
-        start, max_units = self.pool.expected or self.pool.today, MAX_NODE_MULTIPLE * self.pool.today
-
-        def misses_without(fewer: int) -> bool:
-            return start - fewer < self.pool.min_units or not self.meets_in_record(start - fewer)
-
-        # The record takes few simulations, and nearly decides: drawn ones are simulated from there on.
-        if self.meets_in_record(start):
-            start -= (find_smallest(misses_without, 1, start) or start) - 1
-        elif (start := find_smallest(self.meets_in_record, start + 1, max_units) or 0) == 0:
-            return None
-        return find_smallest(self.meets, start, max_units)
-
-    def meets_in_record(self, count: int) -> bool:
-        """Whether each size meets its limit in the record, in the median of its replays."""
-        pool_gpus = int(self.pool.resize(count).gpus.sum())
-        report_step(f"fewest GPUs within the limits: a pool of {count_text(pool_gpus, 'GPU')}")
-        if pool_gpus < self.service_gpus:
-            return False
-        replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
-        return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)
-
-    def meets(self, count: int) -> bool:
-        """Whether each size meets its limit in the record and in enough drawn ones."""
-        n_draws = len(self.limit_s) - 1
-        # Records that missed on other fleets come first, so that few of them decide.
-        rows = (1 + np.argsort(-self.n_missed[1:], kind="stable")).tolist()
-        draws = (self.find_missed(count, row, 0) for row in rows)
-        max_missed = (1 - MIN_SHARE_WITHIN_LIMIT) * n_draws + 1e-9
-        return self.meets_in_record(count) and is_rarely_missed(draws, n_draws, max_missed)
-
-    def find_missed(self, count: int, row: int, replay: int) -> Bools:
-        """Find which sizes miss their limits in a replay of a record."""
-        run = count, row, replay
-        if run not in self.missed_by_run:
-            p95_s = self.model.measure_replay(self.pool.resize(count), row, replay, self.load, self.jobs)[0]
-            is_missed: Bools = p95_s > self.limit_s[row] + WAIT_TOLERANCE_S
-            self.n_missed[row] += is_missed.any()
-            self.missed_by_run[run] = is_missed
-        return self.missed_by_run[run]
-
-
-def find_smallest_units(
-    model: WaitModel, pools: Sequence[SizedPool], limit_s: Floats, *, load: float | Floats = 1.0
-) -> list[int] | None:
-    """Find the fewest units of each pool with which each job size meets its wait limit.
-
-    Limits have to be met in the record and in 80 % of resampled weeks.
-
-    Each pool has capacity for all services. Where one pool needs more nodes no other gets fewer: to move GPUs between
-    pools is to repartition them.
-
-    Parameters
-    ----------
-    model : WaitModel
-        The model to simulate.
-    pools : list of SizedPool
-        Pools whose number of units is varied, each by itself.
-    limit_s : array of float, shape (1 + n_draws, n_sizes)
-        Maximum wait of each size in the record and in each drawn one [s].
-    load : float or array of float, shape (n_jobs,)
-        How many times each job arrives; 1: as observed.
-
-    Returns
-    -------
-    list of int, or None
-        Units by pool; None where four times today's units are not enough.
-    """
-    units, n_missed = [], np.zeros(len(limit_s))
-    for pool in pools:
-        if (count := PoolCheck(model, pool, limit_s, load, n_missed).find_fewest_units()) is None:
-            return None
-        units.append(count)
-    if any(count > pool.today for count, pool in zip(units, pools, strict=True)):
-        fixed = [0 if pool.movable else pool.today for pool in pools]
-        units = [max(pair) for pair in zip(units, fixed, strict=True)]
-    return units
-
-
-def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_missed: float) -> bool:
-    """Whether each size misses its limit in few enough of a number of records; looks at no more than decide it.
-
-    Examples
-    --------
-    >>> records = iter([np.array([True, False]), np.array([False, False]), np.array([True, True])])
-    >>> is_rarely_missed(records, 3, 1), next(records, None)
-    (False, None)
-    """
-    missed, left = np.zeros(1, dtype=np.int64), n_records
-    for is_missed in missed_by_record:
-        missed, left = missed + is_missed, left - 1
-        if (missed > max_missed).any():
-            return False
-        if (missed + left <= max_missed).all():
-            break
-    return True
 
 
 CURVE_DRAWS = 10
@@ -640,12 +527,11 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
         replays = [np.where(waits < seen_s, waits, np.inf) for waits in replays]  # longer ones are no start
         allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
         hours = gpus * seen_s / SECONDS_PER_HOUR
+        medians = model.summarize_replays(replays) / SECONDS_PER_MINUTE
         for position, number in enumerate(model.sizes):
-            of_size = model.waits.is_evaluated & (model.size_of_job == number)
-            p95, mean = ([f(waits[of_size]) for waits in replays] for f in (wait_p95, np.mean))
-            completions = [model.completion_s(np.flatnonzero(of_size), waits[of_size]).mean() for waits in replays]
-            medians = (np.median(values) / SECONDS_PER_MINUTE for values in (p95, mean, completions))
-            p95_min, mean_min, completion_min = (float(value) if np.isfinite(value) else None for value in medians)
+            p95_min, completion_min, _, mean_min = (
+                float(value) if np.isfinite(value) else None for value in medians[:, position]
+            )
             low, high = (value if np.isfinite(value) else None for value in waits_drawn[:, position].tolist())
             completion = (completion_min, *completions_drawn[:, position].tolist())
             points.append(
@@ -669,128 +555,3 @@ def allocated_gpu_hours_after_waits(model: WaitModel, waits_s: Floats) -> float:
     begin = waits.eligible_s + waits_s
     run_s = np.minimum(begin + inputs.requests.run_s, inputs.observed_s) - np.maximum(begin, 0.0)
     return float(np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) @ inputs.gpus_by_job() / SECONDS_PER_HOUR)
-
-
-def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per_node: int) -> NodeFleet:
-    """Build a fleet of GPUs with one layout, on nodes of the usual size.
-
-    Parameters
-    ----------
-    fleet : NodeFleet
-        Fleet with the names of the profiles.
-    profile : int
-        Number of the profile.
-    gpus : int
-        GPUs of the fleet.
-    instances : int
-        Instances of the profile on a GPU.
-    per_node : int
-        GPUs of a node.
-
-    Returns
-    -------
-    NodeFleet
-
-    Examples
-    --------
-    >>> uniform_fleet(NodeFleet.of_full_gpus([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
-    [8, 4]
-    """
-    nodes, remaining_gpus = divmod(gpus, per_node)
-    sizes = np.array([per_node] * nodes + [remaining_gpus] * (remaining_gpus > 0), np.int64)
-    capacity = np.zeros((len(sizes), 1, len(fleet.profiles)), np.int64)
-    capacity[:, 0, profile] = sizes * instances
-    return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros(len(sizes), np.int64))
-
-
-def find_best_layout(model: WaitModel) -> dict[str, int] | None:
-    """Find how to divide today's GPUs among profiles so that jobs wait least.
-
-    Requests for different profiles do not wait for each other, so each profile is simulated by itself on every number
-    of GPUs, and the numbers are found by dynamic programming.
-
-    Returns
-    -------
-    dict of str to int, or None
-        Profile → GPUs partitioned into it; None for one profile, or if a job never fits.
-    """
-    inputs, waits = model.inputs, model.waits
-    gpu_model, fleet, per_node = inputs.gpu_model, inputs.fleet, inputs.node_gpus
-    total = int(inputs.nodes.total)
-    used = np.unique(inputs.requests.profile[waits.is_evaluated]).tolist()
-    if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
-        return None
-    costs: list[Floats] = []
-    for profile in used:
-        instances = 1 if profile == 0 else gpu_model.profile(fleet.profiles[profile]).max_instances
-        costs.append(wait_hours_by_gpus(model, profile, total, instances, per_node))
-    shares, _ = share_gpus(costs, total)
-    names = (fleet.profiles[profile] for profile in used)
-    return dict(zip(names, shares, strict=True)) if shares else None
-
-
-def wait_hours_by_gpus(model: WaitModel, profile: int, max_gpus: int, instances: int, per_node: int) -> Floats:
-    """Hours that jobs of one profile wait on each number of GPUs, shape (max_gpus + 1,) [h].
-
-    Parameters
-    ----------
-    model : WaitModel
-        The model to simulate.
-    profile : int
-        Number of the profile.
-    max_gpus : int
-        Largest number of GPUs.
-    instances : int
-        Instances of the profile on a GPU.
-    per_node : int
-        GPUs of a node.
-    """
-    inputs, waits = model.inputs, model.waits
-    rows: Ints = np.flatnonzero(inputs.requests.profile == profile)
-    is_evaluated = waits.is_evaluated[rows]
-    hours = np.full(max_gpus + 1, np.inf)
-    for gpus in range(1, max_gpus + 1):
-        fleet = uniform_fleet(inputs.fleet, profile, gpus, instances, per_node)
-        waited = simulate_waits(inputs, waits, fleet, rows, waits.arrival_s[rows])
-        if np.isinf(waited[is_evaluated]).any():
-            continue  # a job never starts
-        hours[gpus] = waited[is_evaluated].sum() / 3600
-        # Once jobs hardly wait, more GPUs of that profile are not simulated.
-        if hours[gpus] < 0.01:
-            hours[gpus:] = hours[gpus]
-            break
-    return hours
-
-
-def share_gpus(costs: list[Floats], total: int) -> tuple[list[int], float]:
-    """Divide GPUs among alternatives, such as MIG profiles, at least cost; among equal costs, with the fewest GPUs.
-
-    Parameters
-    ----------
-    costs : list of array of float, shape (total + 1,)
-        Cost of each alternative by its number of GPUs.
-    total : int
-        GPUs to divide.
-
-    Returns
-    -------
-    gpus : list of int
-        GPUs of each alternative; empty where no division is feasible.
-    cost : float
-        Its cost.
-
-    Examples
-    --------
-    >>> share_gpus([np.array([9.0, 3, 0, 0]), np.array([9.0, 1, 1, 1])], 3)
-    ([2, 1], 1.0)
-    """
-    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
-    for cost in costs:
-        longer: dict[int, tuple[float, list[int]]] = {}
-        for used, (value, shares) in best.items():
-            for gpus in range(total - used + 1):
-                if np.isfinite(cost[gpus]) and value + cost[gpus] < longer.get(used + gpus, (np.inf, []))[0]:
-                    longer[used + gpus] = (value + float(cost[gpus]), [*shares, gpus])
-        best = longer
-    value, shares = min(best.values(), key=lambda choice: (round(choice[0], 2), sum(choice[1])), default=(np.inf, []))
-    return shares, value

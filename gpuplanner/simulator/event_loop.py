@@ -362,7 +362,7 @@ def is_passed_over(state: SimulationState, request: int) -> bool:
     return passed
 
 
-@compile_not_inlined
+@compile_inlined
 def is_behind_head(state: SimulationState, request: int) -> bool:
     """Whether each queue that a request may wait in has a head: another request that waits first in this pass."""
     profile = state.profile[request]
@@ -382,7 +382,7 @@ def has_head(state: SimulationState, profile: int) -> bool:
     return bool(queue != NO_INDEX and (state.is_closed[queue] or state.head[queue] != NO_INDEX))
 
 
-@compile_not_inlined
+@compile_inlined
 def try_start(state: SimulationState, request: int) -> bool:
     """Start a request if the queue rule and the nodes allow it; else let it block those behind it.
 
@@ -426,7 +426,7 @@ def try_start(state: SimulationState, request: int) -> bool:
     return False
 
 
-@compile_not_inlined
+@compile_inlined
 def block_later_requests(state: SimulationState, request: int) -> None:
     """Apply the queue rule behind a request that waits: block the others, or set it as the head that they backfill."""
     profile = state.profile[request]
@@ -533,7 +533,7 @@ def max_setup_time(state: SimulationState, request: int, profile: int) -> float:
     return setup_s
 
 
-@compile_not_inlined
+@compile_inlined
 def start_request(state: SimulationState, request: int, profile: int, past_shadow: bool) -> None:
     """Allocate the chosen nodes to a request; it starts once its instances are made and its nodes are online."""
     status = state.status[0]

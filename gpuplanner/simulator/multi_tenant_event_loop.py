@@ -22,7 +22,11 @@ import math
 
 import numpy as np
 
-from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry, compile_not_inlined
+from gpuplanner.core.libraries_plugins_and_workers import (
+    compile_event_loop_entry,
+    compile_inlined,
+    compile_not_inlined,
+)
 from gpuplanner.simulator.event_loop import (
     enqueue,
     has_head,
@@ -540,7 +544,7 @@ def run_shared_events(state: SimulationState, team_state: TeamState) -> bool:
     return False
 
 
-@compile_not_inlined
+@compile_inlined
 def end_run(state: SimulationState, team_state: TeamState, request: int) -> None:
     """End the present run of a request, which leaves, or goes back to the queue if it failed."""
     status, job_row = state.status[0], team_state.jobs[request]
@@ -554,7 +558,7 @@ def end_run(state: SimulationState, team_state: TeamState, request: int) -> None
         record_end(team_state, request, status.now_s, start_s, factor)
 
 
-@compile_not_inlined
+@compile_inlined
 def schedule_shared_queue(state: SimulationState, team_state: TeamState) -> None:
     """Start the requests that can start, in the order of the queue (one scheduling pass).
 
@@ -604,7 +608,7 @@ def schedule_shared_queue(state: SimulationState, team_state: TeamState) -> None
         team_state.groups[head_row.team].reserved = 0
 
 
-@compile_not_inlined
+@compile_inlined
 def attempt_start(state: SimulationState, team_state: TeamState, request: int) -> int:
     """Start a request if start hours, quota and nodes allow it, preempting others if the sharing rules do.
 

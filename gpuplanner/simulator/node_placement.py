@@ -82,7 +82,7 @@ def choose_in_one_domain(
     return bool(best != NO_INDEX and choose_one_by_one(state, request, profile, past_shadow, end_s, tier, best))
 
 
-@compile_not_inlined
+@compile_inlined
 def choose_one_by_one(
     state: SimulationState, request: int, profile: int, past_shadow: bool, end_s: float, tier: int, domain: int
 ) -> bool:
@@ -145,7 +145,7 @@ def is_usable(state: SimulationState, node: int, profile: int, need: int, past_s
     return not (past_shadow and state.is_shadow_node[node] and not can_spare(state, node, profile, need))
 
 
-@compile_not_inlined
+@compile_inlined
 def network_tier(state: SimulationState, count: int) -> int:
     """Find the network tier of the first `count` chosen nodes.
 
@@ -165,7 +165,7 @@ def network_tier(state: SimulationState, count: int) -> int:
     return tier
 
 
-@compile_not_inlined
+@compile_inlined
 def set_queue_head(state: SimulationState, request: int) -> None:
     """Set a request as the head of its queue if that has none, and reserve nodes for the first profile that serves it.
 
@@ -266,7 +266,7 @@ def cached_room_time(state: SimulationState, queue: int, node: int, need: int, p
     return room_s
 
 
-@compile_not_inlined
+@compile_inlined
 def next_room_time(state: SimulationState, node: int, need: int, profile: int) -> float:
     """Find when a node has room for `need` instances if requests end by their time limits [s]; infinite: never."""
     status = state.status[0]
@@ -304,7 +304,7 @@ def next_room_time(state: SimulationState, node: int, need: int, profile: int) -
     return room_s
 
 
-@compile_not_inlined
+@compile_inlined
 def room_at(state: SimulationState, node: int, time_s: float, profile: int) -> int:
     """Count the instances of a profile that fit on a node at a time, if all end by their time limits, none starts."""
     if state.node_state[node] == POWERING_UP and not state.is_slurm:

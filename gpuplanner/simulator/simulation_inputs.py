@@ -265,17 +265,17 @@ class NodeRequests:
 
     def __post_init__(self) -> None:
         """Cast and check the columns."""
-        # Copies: a read-only array, as data frames give them, would be another type to the compiler.
         for column in fields(self):
             dtype = np.float64 if column.name.endswith("_s") else np.int64
-            object.__setattr__(self, column.name, np.array(getattr(self, column.name), dtype))
+            # A read-only array, as data frames give them, is copied: it would be another type to the compiler.
+            object.__setattr__(self, column.name, np.require(getattr(self, column.name), dtype, ["C", "W"]))
         if not len(self.per) and len(self.total) == len(self.nodes):
             object.__setattr__(self, "per", -(-self.total // np.maximum(self.nodes, 1)))
         object.__setattr__(self, "limit_s", np.maximum(self.limit_s, self.run_s))
         lengths = {len(getattr(self, column.name)) for column in fields(self)}
         is_valid = len(lengths) == 1 and bool(np.isfinite(self.ready_s).all())
-        is_valid = is_valid and all((values >= 0).all() for values in (self.run_s, self.profile))
-        if not (is_valid and all((values >= 1).all() for values in (self.nodes, self.on_last_node))):
+        is_valid = is_valid and all(values.min(initial=0) >= 0 for values in (self.run_s, self.profile))
+        if not (is_valid and all(values.min(initial=1) >= 1 for values in (self.nodes, self.on_last_node))):
             expected = "columns of one length, finite times, run_s >= 0, and at least one GPU or instance on every node"
             todo = "Leave such rows out, or correct them."
             raise ScenarioError("requests", expected, f"lengths {sorted(lengths)}", todo)
@@ -481,12 +481,13 @@ def request_kinds(requests: NodeRequests) -> tuple[Ints, Ints]:
         For each kind: profile, GPUs or instances on each node but the last, nodes, and those on the last node; and
         the kind of each request.
     """
-    columns = np.stack([requests.profile, requests.per, requests.nodes, requests.on_last_node], axis=1)
+    columns = requests.profile, requests.per, requests.nodes, requests.on_last_node
     # As np.unique of rows, which compares records and takes many times as long.
-    number: Ints = np.asarray(np.ravel_multi_index(columns.T, columns.max(axis=0, initial=0) + 1))
+    number: Ints = np.asarray(np.ravel_multi_index(columns, [column.max(initial=0) + 1 for column in columns]))
     if number.max(initial=0) > MAX_KIND_NUMBERS:
         number = np.unique(number, return_inverse=True)[1]
     row_of_number = np.full(number.max(initial=-1) + 1, -1)
     row_of_number[number] = np.arange(len(number))
     is_used = row_of_number >= 0
-    return columns[row_of_number[is_used]], (np.cumsum(is_used) - 1)[number]
+    kinds = np.stack([column[row_of_number[is_used]] for column in columns], axis=1)
+    return kinds, (np.cumsum(is_used) - 1)[number]

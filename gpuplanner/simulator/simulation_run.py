@@ -267,7 +267,9 @@ def _startable_rows(
             capacity = max_capacity[:, serving]
             fit, fit_last = int((capacity >= per_node).sum()), int((capacity >= on_last_node).sum())
             can_start[number] |= fit >= nodes - 1 and fit_last >= nodes
-    rows = np.lexsort((requests.submit_s, requests.ready_s))
+    # As np.lexsort, which takes twice as long.
+    rows = np.argsort(requests.submit_s, kind="stable")
+    rows = rows[np.argsort(requests.ready_s[rows], kind="stable")]
     rows = np.asarray(rows[can_start[kind[rows]]])
     return rows, (kinds[can_start], (np.cumsum(can_start) - 1)[kind[rows]])
 

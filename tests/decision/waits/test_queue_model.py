@@ -7,10 +7,11 @@ import math
 import numpy as np
 import pytest
 
+from gpuplanner.decision.fewest_gpus_and_best_layout import share_gpus
 from gpuplanner.decision.free_gpus_over_time import Handover
 from gpuplanner.decision.queue_model import QueueModel
 from gpuplanner.decision.wait_causes import TenantGpuLimit
-from gpuplanner.decision.wait_curve import draw_record, resize_node_fleet, share_gpus, wait_p95
+from gpuplanner.decision.wait_curve import draw_record, resize_node_fleet, wait_p95
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 
 DAY = 86_400.0

@@ -13,6 +13,7 @@ import pytest
 from gpuplanner.decision.capacity_measures import Recommendation, SizedPool, find_raised_limits, scale_units
 from gpuplanner.decision.capacity_measures import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
+from gpuplanner.decision.fewest_gpus_and_best_layout import find_smallest_units
 from gpuplanner.decision.headroom_and_growth import (
     date_exhaustion,
     fit_growth_per_week,
@@ -23,7 +24,6 @@ from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED, JobReplayIn
 from gpuplanner.decision.wait_curve import (
     WaitModel,
     WaitTarget,
-    find_smallest_units,
     scale_load,
     simulate_curve_points,
     split_by_profiles,

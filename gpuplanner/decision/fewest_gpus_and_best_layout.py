@@ -1,0 +1,273 @@
+"""Fewest GPUs with which the jobs of each node pool meet their wait limits, and the MIG layout with shortest waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from gpuplanner.core.libraries_plugins_and_workers import report_step
+from gpuplanner.core.units_and_number_formats import count_text
+from gpuplanner.decision.policy_simulation import find_smallest
+from gpuplanner.decision.wait_curve import (
+    CURVE_RUNS,
+    MIN_SHARE_WITHIN_LIMIT,
+    Bools,
+    SizedPool,
+    WaitModel,
+    simulate_waits,
+)
+from gpuplanner.simulator.simulation_inputs import NodeFleet
+from gpuplanner.simulator.simulation_state import Floats, Ints
+
+MAX_NODE_MULTIPLE = 4
+"""Largest fleet that is simulated, as a multiple of today's nodes."""
+WAIT_TOLERANCE_S = 1.0
+"""Waits that differ by less are equal [s]."""
+
+
+@dataclass(eq=False)
+class PoolCheck:
+    """Check whether the jobs of a pool meet their wait limits on a number of its units, with few simulations.
+
+    - ``model``, ``pool``, ``load``: The model to simulate, the pool, and how many times each job arrives.
+    - ``limit_s``, shape (1 + n_draws, n_sizes): Maximum wait of each size in the record and in each drawn one [s].
+    - ``n_missed``, shape (1 + n_draws,): Fleets on which a size missed its limit in each record.
+    - ``missed_by_run``: Whether each size misses its limit, by units, record and replay.
+    """
+
+    model: WaitModel
+    pool: SizedPool
+    limit_s: Floats
+    load: float | Floats
+    n_missed: Floats
+    missed_by_run: dict[tuple[int, int, int], Bools] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Select the jobs of the pool, and count the GPUs of its services."""
+        inputs = self.model.inputs
+        of_pool = np.isin(inputs.requests.profile, self.pool.profiles)
+        self.service_gpus = replace(inputs, is_service=inputs.is_service & of_pool).service_gpus
+        self.jobs = None if of_pool.all() else of_pool
+
+    def find_fewest_units(self) -> int | None:
+        """Find the fewest units that meet the limits; None where four times today's units do not."""
+        start, max_units = self.pool.expected or self.pool.today, MAX_NODE_MULTIPLE * self.pool.today
+
+        def misses_without(fewer: int) -> bool:
+            return start - fewer < self.pool.min_units or not self.meets_in_record(start - fewer)
+
+        # The record takes few simulations, and nearly decides: drawn ones are simulated from there on.
+        if self.meets_in_record(start):
+            start -= (find_smallest(misses_without, 1, start) or start) - 1
+        elif (start := find_smallest(self.meets_in_record, start + 1, max_units) or 0) == 0:
+            return None
+        return find_smallest(self.meets, start, max_units)
+
+    def meets_in_record(self, count: int) -> bool:
+        """Whether each size meets its limit in the record, in the median of its replays."""
+        pool_gpus = int(self.pool.resize(count).gpus.sum())
+        report_step(f"fewest GPUs within the limits: a pool of {count_text(pool_gpus, 'GPU')}")
+        if pool_gpus < self.service_gpus:
+            return False
+        replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
+        return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)
+
+    def meets(self, count: int) -> bool:
+        """Whether each size meets its limit in the record and in enough drawn ones."""
+        n_draws = len(self.limit_s) - 1
+        # Records that missed on other fleets come first, so that few of them decide.
+        rows = (1 + np.argsort(-self.n_missed[1:], kind="stable")).tolist()
+        draws = (self.find_missed(count, row, 0) for row in rows)
+        max_missed = (1 - MIN_SHARE_WITHIN_LIMIT) * n_draws + 1e-9
+        return self.meets_in_record(count) and is_rarely_missed(draws, n_draws, max_missed)
+
+    def find_missed(self, count: int, row: int, replay: int) -> Bools:
+        """Find which sizes miss their limits in a replay of a record."""
+        run = count, row, replay
+        if run not in self.missed_by_run:
+            p95_s = self.model.measure_replay(self.pool.resize(count), row, replay, self.load, self.jobs)[0]
+            is_missed: Bools = p95_s > self.limit_s[row] + WAIT_TOLERANCE_S
+            self.n_missed[row] += is_missed.any()
+            self.missed_by_run[run] = is_missed
+        return self.missed_by_run[run]
+
+
+def find_smallest_units(
+    model: WaitModel, pools: Sequence[SizedPool], limit_s: Floats, *, load: float | Floats = 1.0
+) -> list[int] | None:
+    """Find the fewest units of each pool with which each job size meets its wait limit.
+
+    Limits have to be met in the record and in 80 % of resampled weeks.
+
+    Each pool has capacity for all services. Where one pool needs more nodes no other gets fewer: to move GPUs between
+    pools is to repartition them.
+
+    Parameters
+    ----------
+    model : WaitModel
+        The model to simulate.
+    pools : list of SizedPool
+        Pools whose number of units is varied, each by itself.
+    limit_s : array of float, shape (1 + n_draws, n_sizes)
+        Maximum wait of each size in the record and in each drawn one [s].
+    load : float or array of float, shape (n_jobs,)
+        How many times each job arrives; 1: as observed.
+
+    Returns
+    -------
+    list of int, or None
+        Units by pool; None where four times today's units are not enough.
+    """
+    units, n_missed = [], np.zeros(len(limit_s))
+    for pool in pools:
+        if (count := PoolCheck(model, pool, limit_s, load, n_missed).find_fewest_units()) is None:
+            return None
+        units.append(count)
+    if any(count > pool.today for count, pool in zip(units, pools, strict=True)):
+        fixed = [0 if pool.movable else pool.today for pool in pools]
+        units = [max(pair) for pair in zip(units, fixed, strict=True)]
+    return units
+
+
+def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_missed: float) -> bool:
+    """Whether each size misses its limit in few enough of a number of records; looks at no more than decide it.
+
+    Examples
+    --------
+    >>> records = iter([np.array([True, False]), np.array([False, False]), np.array([True, True])])
+    >>> is_rarely_missed(records, 3, 1), next(records, None)
+    (False, None)
+    """
+    missed, left = np.zeros(1, dtype=np.int64), n_records
+    for is_missed in missed_by_record:
+        missed, left = missed + is_missed, left - 1
+        if (missed > max_missed).any():
+            return False
+        if (missed + left <= max_missed).all():
+            break
+    return True
+
+
+def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per_node: int) -> NodeFleet:
+    """Build a fleet of GPUs with one layout, on nodes of the usual size.
+
+    Parameters
+    ----------
+    fleet : NodeFleet
+        Fleet with the names of the profiles.
+    profile : int
+        Number of the profile.
+    gpus : int
+        GPUs of the fleet.
+    instances : int
+        Instances of the profile on a GPU.
+    per_node : int
+        GPUs of a node.
+
+    Returns
+    -------
+    NodeFleet
+
+    Examples
+    --------
+    >>> uniform_fleet(NodeFleet.of_full_gpus([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
+    [8, 4]
+    """
+    nodes, remaining_gpus = divmod(gpus, per_node)
+    sizes = np.array([per_node] * nodes + [remaining_gpus] * (remaining_gpus > 0), np.int64)
+    capacity = np.zeros((len(sizes), 1, len(fleet.profiles)), np.int64)
+    capacity[:, 0, profile] = sizes * instances
+    return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros(len(sizes), np.int64))
+
+
+def find_best_layout(model: WaitModel) -> dict[str, int] | None:
+    """Find how to divide today's GPUs among profiles so that jobs wait least.
+
+    Requests for different profiles do not wait for each other, so each profile is simulated by itself on every number
+    of GPUs, and the numbers are found by dynamic programming.
+
+    Returns
+    -------
+    dict of str to int, or None
+        Profile → GPUs partitioned into it; None for one profile, or if a job never fits.
+    """
+    inputs, waits = model.inputs, model.waits
+    gpu_model, fleet, per_node = inputs.gpu_model, inputs.fleet, inputs.node_gpus
+    total = int(inputs.nodes.total)
+    used = np.unique(inputs.requests.profile[waits.is_evaluated]).tolist()
+    if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
+        return None
+    instances = [gpu_model.profile(fleet.profiles[profile]).max_instances if profile else 1 for profile in used]
+    costs = [wait_hours_by_gpus(model, *pair, total, per_node) for pair in zip(used, instances, strict=True)]
+    shares, _ = share_gpus(costs, total)
+    names = (fleet.profiles[profile] for profile in used)
+    return dict(zip(names, shares, strict=True)) if shares else None
+
+
+def wait_hours_by_gpus(model: WaitModel, profile: int, instances: int, max_gpus: int, per_node: int) -> Floats:
+    """Hours that jobs of one profile wait on each number of GPUs, shape (max_gpus + 1,) [h].
+
+    Parameters
+    ----------
+    model : WaitModel
+        The model to simulate.
+    profile : int
+        Number of the profile.
+    instances : int
+        Instances of the profile on a GPU.
+    max_gpus : int
+        Largest number of GPUs.
+    per_node : int
+        GPUs of a node.
+    """
+    inputs, waits = model.inputs, model.waits
+    rows: Ints = np.flatnonzero(inputs.requests.profile == profile)
+    is_evaluated = waits.is_evaluated[rows]
+    hours = np.full(max_gpus + 1, np.inf)
+    for gpus in range(1, max_gpus + 1):
+        fleet = uniform_fleet(inputs.fleet, profile, gpus, instances, per_node)
+        waited = simulate_waits(inputs, waits, fleet, rows, waits.arrival_s[rows])
+        if np.isinf(waited[is_evaluated]).any():
+            continue  # a job never starts
+        hours[gpus] = waited[is_evaluated].sum() / 3600
+        # Once jobs hardly wait, more GPUs of that profile are not simulated.
+        if hours[gpus] < 0.01:
+            hours[gpus:] = hours[gpus]
+            break
+    return hours
+
+
+def share_gpus(costs: list[Floats], total: int) -> tuple[list[int], float]:
+    """Divide GPUs among alternatives, such as MIG profiles, at least cost; among equal costs, with the fewest GPUs.
+
+    Parameters
+    ----------
+    costs : list of array of float, shape (total + 1,)
+        Cost of each alternative by its number of GPUs.
+    total : int
+        GPUs to divide.
+
+    Returns
+    -------
+    gpus : list of int
+        GPUs of each alternative; empty where no division is feasible.
+    cost : float
+        Its cost.
+
+    Examples
+    --------
+    >>> share_gpus([np.array([9.0, 3, 0, 0]), np.array([9.0, 1, 1, 1])], 3)
+    ([2, 1], 1.0)
+    """
+    best: dict[int, tuple[float, list[int]]] = {0: (0.0, [])}
+    for cost in costs:
+        longer: dict[int, tuple[float, list[int]]] = {}
+        for used, (value, shares) in best.items():
+            for gpus in range(total - used + 1):
+                if np.isfinite(cost[gpus]) and value + cost[gpus] < longer.get(used + gpus, (np.inf, []))[0]:
+                    longer[used + gpus] = (value + float(cost[gpus]), [*shares, gpus])
+        best = longer
+    value, shares = min(best.values(), key=lambda choice: (round(choice[0], 2), sum(choice[1])), default=(np.inf, []))
+    return shares, value
