@@ -328,4 +328,4 @@ def split_table(
         for column, step in ((high, Decimal("-0.01")), (low, Decimal("0.01"))):
             cells[row, column] += step
             excess[column] += step
-    return {place: cells[place] for place in amounts}
+    return {key: cells[key] for key in amounts}

@@ -63,7 +63,7 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     is_one_rate = (cost - cost.sum() / quantity.sum() * quantity).abs().max() < MAX_LINE_ROUNDING
     rate = pl.when(is_one_rate.over("gpu_model")).then((cost.sum() / quantity.sum()).over("gpu_model"))
     lines = lines.with_columns(rate=rate.otherwise((cost / quantity).fill_nan(0.0)), whole=0)
-    times, others = ([name for name in by if (name in TIME_GROUPS) is is_time] for is_time in (True, False))
+    times, row_groups = ([name for name in by if (name in TIME_GROUPS) is is_time] for is_time in (True, False))
     rows = ledger.select(
         pl.col("gpu_model", "bucket").cast(pl.String),
         "gpu_hours",
@@ -78,13 +78,13 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     sums = priced.group_by("whole", *by, maintain_order=True).agg(
         pl.col("days").first(), pl.col("gpu_hours", "cost").sum()
     )
-    totals = dict.fromkeys(sums.select("whole", *others).rows(), Decimal("0.00"))
-    by_row = lines.group_by("whole", *others, maintain_order=True).agg(pl.col("cost").sum())
+    totals = dict.fromkeys(sums.select("whole", *row_groups).rows(), Decimal("0.00"))
+    by_row = lines.group_by("whole", *row_groups, maintain_order=True).agg(pl.col("cost").sum())
     totals |= {tuple(row): cost for *row, cost in by_row.iter_rows()}
-    places = zip(sums.select("whole", *others).rows(), sums.select("whole", *times).rows(), strict=True)
+    places = zip(sums.select("whole", *row_groups).rows(), sums.select("whole", *times).rows(), strict=True)
     cents = split_table(totals, dict(zip(places, sums["cost"], strict=True)))
     amounts = pl.Series("cost", [*cents.values()], CENTS_DTYPE)
-    return sums.select(*by, "days", "gpu_hours", amounts).sort(*times, *others)
+    return sums.select(*by, "days", "gpu_hours", amounts).sort(*times, *row_groups)
 
 
 def tabulate_teams_by_week(

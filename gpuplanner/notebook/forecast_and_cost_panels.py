@@ -6,11 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import polars as pl
 
-from gpuplanner import notebook
 from gpuplanner import report as plots
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.output_column_headings import replace_codes_by_text
@@ -27,9 +26,6 @@ from gpuplanner.report.focus_files_and_workbooks import TEAMS_BY_WEEK_SHEET_NAME
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.grouped_usage import months_in
 from gpuplanner.usage.planning_history import load_dataset
-
-if TYPE_CHECKING:
-    from gpuplanner.notebook.forecast_and_cost_views import MonthCosts
 
 
 @dataclass(frozen=True)
@@ -215,7 +211,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         )  # fmt: skip
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
         scope = "The cells below have the price, month, ownership and price book of this panel once they run: after a "
-        scope += "change, select the next one, then Run → Run Selected Cell and All Below (<code>panel.costs</code>)."
+        scope += "change, select the next one, then Run → Run Selected Cell and All Below."
         self.panel = widgets.VBox([grid, widgets.HTML(scope), self.files, self.status, self.answer.box])
         self.answer.value = cost_section(review, ALL_TEAMS_OPTION)
         self.status.value = "Cost of the parameters. Change a value: the cost follows, then the recommendation."
@@ -239,11 +235,6 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             price_per_gpu_hour=self.price.value if is_moved else self.scenario.price_per_gpu_hour,
         )
         return CostQuestion(scenario, self.tenant.value, self.months.value, self.risk.value)
-
-    @property
-    def costs(self) -> MonthCosts:
-        """Costs with the settings of the controls, for the cells below the panel."""
-        return notebook.costs(self.question.scenario)
 
     def _compute_costs(self, question: CostQuestion) -> CostAnswer:
         """Compute the cost, which is shown at once, then the purchase plan and the policies."""

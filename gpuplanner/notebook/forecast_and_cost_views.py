@@ -304,6 +304,10 @@ class MonthCosts:
         section = page.section("The month", *cost_and_forecast_sections.cost_section_parts(self.review))
         return View(HtmlSection(section.replace("--set ", "")), self.review.by_tenant, self.review.sums)  # as in Python
 
+    def with_settings_of(self, panel: CostPanel) -> MonthCosts:
+        """Return the costs at the price, month, ownership and price book of a panel, for the cells below it."""
+        return MonthCosts(panel.question.scenario)
+
     def over_time(self, every: str = "week") -> View:
         """Show the cost of all data by team over time, with the change from one period to the next.
 

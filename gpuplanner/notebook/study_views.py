@@ -169,14 +169,14 @@ class StudyView:
                 got, todo = str(gpus if size is None else size), "Fix gpus=, such as gpus=[56, 64]."
                 raise ScenarioError("gpus", "a list of numbers of GPUs above 0", got, todo)
 
-        def show() -> View:
+        def simulate() -> View:
             comparison = self.comparison
             if gpus:
                 points = simulate_fleet_sizes(self.scenario.without_prices(), tuple(sorted(set(gpus))))
                 comparison = replace(comparison, wait_curve=points)
             return self._view(wait_curve_figure(comparison), make_wait_curve_table(comparison))
 
-        return answer_or_card("Queue wait by number of GPUs", show)
+        return answer_or_card("Queue wait by number of GPUs", simulate)
 
     @or_card("From requested to recommended GPUs")
     def reconciliation(self) -> View:
