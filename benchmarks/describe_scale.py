@@ -137,9 +137,7 @@ def write_year(folder: Path, jobs: int, seed: int, *, inventory: bool, cut_share
     cut = [node < cut_share * NODES for node in range(NODES)]
     layout = ";".join(["3g.40gb:1,2g.20gb:1,1g.10gb:2"] * GPUS_PER_NODE)
     nodes = pl.DataFrame({"node": [f"g{node:04d}" for node in range(NODES)], "mig_enabled": cut}).with_columns(
-        gpus=GPUS_PER_NODE,
-        gpu_model=pl.lit(BOARD),
-        layouts=pl.when(pl.col("mig_enabled")).then(pl.lit(layout)),
+        gpus=GPUS_PER_NODE, gpu_model=pl.lit(BOARD), layouts=pl.when(pl.col("mig_enabled")).then(pl.lit(layout))
     )
     types = {name: column.dtype for name, column in Inventory.columns().items()}
     table = pl.concat([make_empty_table(Inventory), nodes.cast({"gpus": types["gpus"]})], how="diagonal").select(*types)

@@ -20,7 +20,7 @@ import polars as pl
 from peers import accasim_pool, simpy_pool
 
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
-from gpuplanner.simulator.job_list_simulation import simulate_job_list, start_jobs_on_equal_nodes
+from gpuplanner.simulator.job_list_simulation import simulate_job_list
 
 TENANTS = 8
 # Mean queue wait of the published lists [s].
@@ -51,10 +51,12 @@ print(read - begin, end - read, resource.getrusage(resource.RUSAGE_SELF).ru_maxr
 """
 FIRST_CALL = """
 import time
-import numpy as np
-from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
+import polars as pl
+from gpuplanner.simulator.job_list_simulation import simulate_job_list
+times = {"submit_s": [0.0], "run_s": [1.0], "limit_s": [1.0]}
+jobs = pl.DataFrame({"job_id": ["a"], "tenant": ["-"], **times, "gpus": [1]})
 begin = time.process_time()
-start_jobs_on_equal_nodes(np.zeros(1), np.ones(1), np.ones(1, np.int64), nodes=1, gpus_per_node=1)
+simulate_job_list(jobs, gpus=1, gpus_per_node=1)
 print(time.process_time() - begin)
 """
 
@@ -85,13 +87,6 @@ def least(work, repeats=3):
     return best, result
 
 
-def loop_seconds(jobs, nodes, gpus_per_node, **rules):
-    """Least CPU seconds of the compiled loop with its tables, from arrays to start times."""
-    columns = [jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus")]
-    seconds, _ = least(lambda: start_jobs_on_equal_nodes(*columns, nodes=nodes, gpus_per_node=gpus_per_node, **rules))
-    return seconds
-
-
 def mean_wait_s(outcomes):
     """Mean queue wait [s]."""
     return (outcomes["start_s"] - outcomes["submit_s"]).mean()
@@ -105,18 +100,17 @@ def python(code, *arguments, **environment):
 
 
 def against_peers(lists):
-    """First come, first served on one pool: the loop and the whole call against both peers, equal results required."""
-    print(f"{'FIFO, one pool':<16}{'loop':>9}{'whole':>9}{'SimPy':>9}{'AccaSim':>9}{'SimPy':>8}{'AccaSim':>9}")
+    """First come, first served on one pool: against both peers, equal results required."""
+    print(f"{'FIFO, one pool':<16}{'whole':>9}{'SimPy':>9}{'AccaSim':>9}{'SimPy':>8}{'AccaSim':>9}")
     for name, (jobs, gpus) in lists.items():
-        loop = loop_seconds(jobs, 1, gpus)
         whole, outcomes = least(lambda: simulate_job_list(jobs, gpus=gpus, gpus_per_node=gpus))  # noqa: B023
         simpy_s, simpy_wait_s = simpy_pool(jobs, gpus)
         accasim_s, accasim_wait_s = accasim_pool(jobs, gpus)
         for wait_s in (mean_wait_s(outcomes), simpy_wait_s, accasim_wait_s):
             assert f"{wait_s:.4f}" == f"{PUBLISHED[name, 'pool', 'fifo']:.4f}", wait_s
         print(
-            f"{name:<16}{loop:>8.4f}s{whole:>8.4f}s{simpy_s:>8.2f}s{accasim_s:>8.2f}s"
-            f"{simpy_s / loop:>7.0f}x{accasim_s / loop:>8.0f}x"
+            f"{name:<16}{whole:>8.4f}s{simpy_s:>8.2f}s{accasim_s:>8.2f}s"
+            f"{simpy_s / whole:>7.0f}x{accasim_s / whole:>8.0f}x"
         )
 
 
@@ -141,11 +135,12 @@ def against_quoted(lists):
 
 
 def million():
-    """One million jobs at load 1.02 on 1,024 nodes: the loop by queue rule, and reading and simulating a file."""
+    """One million jobs at load 1.02 on 1,024 nodes: simulated by queue rule, and reading and simulating a file."""
     jobs = synthetic(1_000_000, 8192, 1.02)
     print("\none million jobs, 1,024 nodes of 8, load 1.02")
-    for queue, rules in (("fifo", {}), ("sjf", {"shortest_first": True}), ("pass", {"passing": True})):
-        print(f"loop, {queue:<10}{loop_seconds(jobs, 1024, 8, **rules):>8.2f} s")
+    for queue in ("fifo", "sjf", "pass"):
+        seconds, _ = least(lambda: simulate_job_list(jobs, gpus=8192, gpus_per_node=8, queue=queue), 1)  # noqa: B023
+        print(f"{queue:<10}{seconds:>8.2f} s")
     names = {"submit_s": "submit_time", "run_s": "duration", "gpus": "num_gpus"}
     table = jobs.select("job_id", *names).rename(names)
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +159,7 @@ def main():
         fresh, kept = (python(FIRST_CALL, NUMBA_CACHE_DIR=folder)[0] for _ in range(2))
     print(f"first call: {fresh:.1f} CPU s compiled afresh, {kept:.2f} CPU s from the cache on disk\n")
     lists = {"syn10k": (synthetic(10_000, 128), 128), "syn100k": (synthetic(100_000, 1024), 1024)}
-    loop_seconds(lists["syn10k"][0].head(10), 1, 128)  # compiled
+    simulate_job_list(lists["syn10k"][0].head(10), gpus=128, gpus_per_node=128)  # compiled
     against_peers(lists)
     against_quoted(lists)
     million()

@@ -88,16 +88,7 @@ class _Late(SmallFleet):
 def one_look(gpus: int, place: Path) -> None:
     """Looks of ``watch --once`` eight days apart, the start of the process included: the second judges the first."""
     fleet = SmallFleet(3, weeks=4, nodes=-(-gpus // 8), load=0.6)
-    command = [
-        sys.executable,
-        "-m",
-        "gpuplanner",
-        "watch",
-        str(place / "trace"),
-        "--once",
-        "-o",
-        str(place / "watch"),
-    ]
+    command = [sys.executable, "-m", "gpuplanner", "watch", str(place / "trace"), "--once", "-o", str(place / "watch")]
     for days in (20, 28):
         replace(fleet, days=days).write(place / "trace")
         process = subprocess.Popen(command)

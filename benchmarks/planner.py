@@ -165,17 +165,10 @@ def main() -> None:
         )
     longer = {**limits, "time_limit_s": max(60.0, given.time_limit)}
     for size, slots in ((20, 168), (2, 720), (20, 720), (200, 720)):
-        report(
-            f"{size} GPUs, {slots} slots",
-            week(size, 0.25, 0, slots=slots, **idle(0.25, given.parked)),
-            **longer,
-        )
+        report(f"{size} GPUs, {slots} slots", week(size, 0.25, 0, slots=slots, **idle(0.25, given.parked)), **longer)
     for size, seed in itertools.product((4, 20, 100, 400), seeds):
         report_fleet(
-            f"3 pools of {size} GPUs, seed {seed}",
-            three_pools(size, seed),
-            time_limit_s=60.0,
-            gap_target=given.gap,
+            f"3 pools of {size} GPUs, seed {seed}", three_pools(size, seed), time_limit_s=60.0, gap_target=given.gap
         )
     versions = (f"{name} {importlib.metadata.version(name)}" for name in ("pulp", "highspy", "numpy"))
     peak_mib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

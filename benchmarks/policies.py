@@ -323,25 +323,12 @@ def main() -> None:
                 found, sentence = evaluate(record, scenario())
                 rows += found
                 sentences.append(sentence)
-                print(
-                    f"{record}: {len(found)} policies, {time.process_time() - began:.0f} CPU s",
-                    file=sys.stderr,
-                )
+                print(f"{record}: {len(found)} policies, {time.process_time() - began:.0f} CPU s", file=sys.stderr)
     lines = [f"| {' | '.join(COLUMNS)} |", f"|{'---|' * len(COLUMNS)}"]
     lines += [f"| {' | '.join(row.cells())} |" for row in rows]
     reached = "\n".join(accepted(rows))
     told = [f"- {sentence}" for sentence in sentences]
-    below = [
-        "",
-        "Of the policies that are marked with `*`:",
-        "",
-        reached,
-        "",
-        "## Recommendations",
-        "",
-        *told,
-        "",
-    ]
+    below = ["", "Of the policies that are marked with `*`:", "", reached, "", "## Recommendations", "", *told, ""]
     text = "\n".join([HEAD, *lines, *below])
     if options.write:
         PAGE.parent.mkdir(exist_ok=True)

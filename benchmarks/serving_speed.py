@@ -182,8 +182,7 @@ def table_of(rows, work, ridge):
     for group in GROUPS:
         scored = cells if group == "cell" else left_out(rows, work, group, ridge)
         scored = scored.with_columns(
-            itl_in=covered(scored, "itl_error", group, cells),
-            ttft_in=covered(scored, "ttft_error", group, cells),
+            itl_in=covered(scored, "itl_error", group, cells), ttft_in=covered(scored, "ttft_error", group, cells)
         )
         keys = [("kind",), ("kind", group), *([("kind", "stated")] if group == "cell" else [])]
         for by in keys:

@@ -61,11 +61,7 @@ def floor(speeds):
     groups = (
         pl.concat(tables)
         .group_by("source", "compute_slices")
-        .agg(
-            pl.len().alias("n"),
-            pl.col("error").median().alias("median"),
-            pl.col("error").quantile(0.9).alias("p90"),
-        )
+        .agg(pl.len().alias("n"), pl.col("error").median().alias("median"), pl.col("error").quantile(0.9).alias("p90"))
     )
     for source, size, n, median, p90 in groups.sort("source", "compute_slices").iter_rows():
         print(f"{source:>17}{size:>17}{n:>6}{median:>9.1%}{p90:>8.0%}")

@@ -201,14 +201,7 @@ def make_logs(form: str, rows: int, folder: Path, columns: int | None = None) ->
 
 def ingest(form: str, paths: list[Path], out: Path) -> tuple[float, float, str]:
     """CPU seconds and peak GiB of one run of the command, and what it printed."""
-    words = [
-        sys.executable,
-        "-c",
-        "from gpuplanner.cli import main; main()",
-        "ingest",
-        form,
-        *map(str, paths),
-    ]
+    words = [sys.executable, "-c", "from gpuplanner.cli import main; main()", "ingest", form, *map(str, paths)]
     with subprocess.Popen([*words, "-o", str(out), "--json", "--tz", "UTC"], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         printed = process.stdout.read().decode()

@@ -31,14 +31,7 @@ def compare(runs=RUNS):
     for row in table.iter_rows(named=True):
         job, gpu_model = read_row_job(row).job, find_gpu_spec(row["gpu"])
         tokens, (low, rate, high) = job.tokens * job.accumulation, estimate_tokens_per_s(job, gpu_model)
-        rows.append(
-            row
-            | {
-                "slowest_s": tokens / low,
-                "predicted_s": tokens / rate,
-                "fastest_s": tokens / high,
-            }
-        )
+        rows.append(row | {"slowest_s": tokens / low, "predicted_s": tokens / rate, "fastest_s": tokens / high})
     ran = [
         row | {name: float(row[name]) for name in ("measured_peak_gib", "step_s")}
         for row in rows
@@ -85,12 +78,7 @@ def page(ran, lost):
             ", recomputed" if row["activation_checkpointing"] == "full" else ""
         )
         said = [row["measured_peak_gib"], row["predicted_gib"], row["upper_gib"]]
-        cells = [
-            row["model"],
-            how,
-            f"{row['micro_batch']} x {row['seq_len']}",
-            *(f"{gib:.1f}" for gib in said),
-        ]
+        cells = [row["model"], how, f"{row['micro_batch']} x {row['seq_len']}", *(f"{gib:.1f}" for gib in said)]
         cells += [f"{1000 * row[name]:.0f}" for name in ("step_s", "predicted_s")]
         each.append("| " + " | ".join(cells) + " |")
     out = [

@@ -28,13 +28,7 @@ END = datetime(2026, 3, 1, tzinfo=UTC)
 LEAD_IN = timedelta(days=7)
 NODES, GPUS_PER_NODE = 8, 8
 SEED = 20260201
-JOBS_WITH_TELEMETRY = {
-    "pretraining": 8,
-    "fine-tuning": 10,
-    "evaluation": 10,
-    "inference": 8,
-    "interactive": 8,
-}
+JOBS_WITH_TELEMETRY = {"pretraining": 8, "fine-tuning": 10, "evaluation": 10, "inference": 8, "interactive": 8}
 
 
 def make_sample(seed: int) -> Dataset:
@@ -74,14 +68,7 @@ def _schedule(requests: pl.DataFrame, zero: datetime) -> pl.DataFrame:
     run_s, gpus = requests["run_s"].to_numpy(), requests["gpus"].to_numpy().astype(int)
     none, per_node = np.zeros(len(gpus), int), np.minimum(gpus, GPUS_PER_NODE)
     asked = NodeRequests(
-        submit_s,
-        submit_s,
-        run_s,
-        requests["time_limit_s"],
-        none,
-        gpus,
-        -(-gpus // GPUS_PER_NODE),
-        per_node,
+        submit_s, submit_s, run_s, requests["time_limit_s"], none, gpus, -(-gpus // GPUS_PER_NODE), per_node
     )
     outcome = simulate_requests(asked, NodeFleet.of_full_gpus([GPUS_PER_NODE] * NODES), queue="easy")
     placed = requests.select("job_id", "gpus").with_columns(

@@ -92,10 +92,7 @@ def sources(shift_h: int = 0) -> Iterator[tuple[str, DemandHistory]]:
     yield "sample", _large(load_dataset("sample"), shift_h)
     earth = read_helios_sequence(sorted((DATA / "helios" / "Earth_vcs").glob("*/cluster_sequence_vc.csv.gz")))
     held = earth.tables["occupancy"]
-    yield (
-        READINGS,
-        lay_out_occupancy(held, 1.0, held["time"].max() - timedelta(hours=shift_h) if shift_h else None),
-    )
+    yield (READINGS, lay_out_occupancy(held, 1.0, held["time"].max() - timedelta(hours=shift_h) if shift_h else None))
 
 
 def _large(trace: Dataset, shift_h: int) -> DemandHistory:

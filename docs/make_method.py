@@ -102,11 +102,7 @@ def main() -> None:
     curve = plots.plot_wait_curve(
         make_wait_curve_table(found), today=one.fleet_gpus, recommended=one.gpus, limits=limits
     )
-    charts = {
-        "causes": causes_chart(model),
-        "arrivals": arrivals_chart(model),
-        "interval": interval_chart(model),
-    }
+    charts = {"causes": causes_chart(model), "arrivals": arrivals_chart(model), "interval": interval_chart(model)}
     for name, chart in charts.items():
         text = plots.chart_to_svg(theme.finish(chart, height=HEIGHT))
         (IMAGES / f"{name}.svg").write_text(text, encoding="utf-8")

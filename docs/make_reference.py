@@ -113,14 +113,7 @@ def markdown_table(table: pl.DataFrame) -> str:
         else:
             claimed = f"{low:.3g} to {high:.3g}"
         interval = "none" if row["low"] is None else f"{row['low']:.3g} to {row['high']:.3g}"
-        cells = (
-            row["figure"],
-            row["unit"],
-            claimed,
-            f"{row['measured']:.3g}",
-            interval,
-            VERDICTS[row["verdict"]],
-        )
+        cells = (row["figure"], row["unit"], claimed, f"{row['measured']:.3g}", interval, VERDICTS[row["verdict"]])
         rows.append(f"| {' | '.join(cells)} |")
     return "\n".join(rows)
 
@@ -177,11 +170,7 @@ def options_markdown(kind: type) -> str:
     """The rows of a dataclass as tables, one a group."""
     rows, parts = settings_of(kind).values(), []
     for group in dict.fromkeys(row.group for row in rows):
-        parts += [
-            f"## {group.capitalize()}\n",
-            "| field | default | allowed | meaning |",
-            "|---|---|---|---|",
-        ]
+        parts += [f"## {group.capitalize()}\n", "| field | default | allowed | meaning |", "|---|---|---|---|"]
         parts += [
             f"| `{row.name}` | {row.default_text} | {row.allowed_values or row.types} | {one_line(row.meaning)} |"
             for row in rows

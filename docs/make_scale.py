@@ -62,8 +62,7 @@ def runs_of(jobs: int, *, forecast: bool) -> tuple[dict[str, tuple[float, float]
         text, data = Path(folder) / "sacct.txt", Path(folder) / "data"
         make = f"import sys; sys.path.insert(0, {str(ROOT / 'docs')!r}); import make_scale; from pathlib import Path"
         subprocess.run(
-            [sys.executable, "-c", f"{make}; make_scale.accounting_text({jobs}, Path({str(text)!r}))"],
-            check=True,
+            [sys.executable, "-c", f"{make}; make_scale.accounting_text({jobs}, Path({str(text)!r}))"], check=True
         )
         found = {"ingest": child("ingest", "slurm", str(text), "-o", str(data), "--tz", "UTC", "--quiet")}
         text.unlink()

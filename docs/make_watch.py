@@ -121,10 +121,7 @@ def line(name: str, cost: dict[str, float], packs: str) -> str:
 
 def main(folder: Path, wanted: list[str]) -> None:
     """Replay, and write the table."""
-    lines = [
-        f"| fleet | {' | '.join(WAYS)} | watch / best of never, reactive, always | bundles |",
-        "|---" * 8 + "|",
-    ]
+    lines = [f"| fleet | {' | '.join(WAYS)} | watch / best of never, reactive, always | bundles |", "|---" * 8 + "|"]
     sums: dict[str, dict[str, float]] = {}
     for name, places, more in fortnights(folder, wanted):
         text, cost = row(name, places, more)

@@ -17,12 +17,7 @@ pytestmark = pytest.mark.lint
 
 PACKAGE = Path(gpuplanner.__file__).parent
 
-TOOLS = (
-    "docs/make_reference.py",
-    "docs/make_forecast.py",
-    "data/make_sample.py",
-    "benchmarks/memory_fit/fitting.py",
-)
+TOOLS = ("docs/make_reference.py", "docs/make_forecast.py", "data/make_sample.py", "benchmarks/memory_fit/fitting.py")
 """What the project itself runs on its own package, beside commands and notebooks."""
 
 

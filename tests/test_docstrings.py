@@ -24,11 +24,7 @@ def offered() -> Iterator[tuple[str, object]]:
         room = importlib.import_module(".".join(path.parent.relative_to(PACKAGE.parent).parts))
         for name in getattr(room, "__all__", ()):
             thing = getattr(room, name)
-            for each in (
-                thing,
-                getattr(thing, "py_func", None),
-                inspect.unwrap(thing) if callable(thing) else None,
-            ):
+            for each in (thing, getattr(thing, "py_func", None), inspect.unwrap(thing) if callable(thing) else None):
                 if each is not None and not inspect.ismodule(each):
                     yield name, each
 

@@ -69,10 +69,7 @@ def test_a_record_of_another_kind_is_no_record(change):
         from_plain(Outer, to_plain(RECORD) | change)
 
 
-@given(
-    st.decimals(min_value=0, max_value=10**9, places=2),
-    st.lists(st.floats(0, 1e6), min_size=1, max_size=30),
-)
+@given(st.decimals(min_value=0, max_value=10**9, places=2), st.lists(st.floats(0, 1e6), min_size=1, max_size=30))
 def test_split_loses_no_cent_and_stays_near_the_share(total, weights):
     parts = split_amount(total, weights)
     assert sum(parts) == total

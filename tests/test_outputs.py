@@ -82,10 +82,7 @@ def test_no_file_goes_into_a_dataset(dataset, name):
     before = contents(dataset)
     with allow_overwriting_within(), pytest.raises(OutputError, match="inside the dataset"):
         write(dataset / name, "x")
-    with (
-        pytest.raises(OutputError, match="inside the dataset"),
-        replace_directory(dataset / "out", mark=DATASET_MARK),
-    ):
+    with pytest.raises(OutputError, match="inside the dataset"), replace_directory(dataset / "out", mark=DATASET_MARK):
         pass
     assert contents(dataset) == before
 

@@ -19,17 +19,7 @@ from gpuplanner.simulator.job_list_simulation import JOB_LIST_QUEUES
 
 pytestmark = pytest.mark.lint
 
-HEAVY = (
-    "pulp",
-    "highspy",
-    "statsforecast",
-    "altair",
-    "numba",
-    "ipywidgets",
-    "pandas",
-    "papermill",
-    "xlsxwriter",
-)
+HEAVY = ("pulp", "highspy", "statsforecast", "altair", "numba", "ipywidgets", "pandas", "papermill", "xlsxwriter")
 CONDA_NAMES = {"python-tzdata": "tzdata"}
 
 

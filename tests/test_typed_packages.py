@@ -21,7 +21,7 @@ JSON_EDGE = {"to_dict", "from_dict", "of_dict", "board_from_plain", "from_plain"
 """Where a record becomes what JSON holds, or is read from it, field by field."""
 OPEN_BY_NATURE = {
     "ingest/dataset.py: Dataset": "its provenance holds what each source says of itself, facts of its own "
-    "included, as provenance.json keeps it; other rooms read `stated` and show `summary`",
+    "included, as provenance.json keeps it; other rooms read `stated` and show `summary`"
 }
 """Name that crosses rooms with an open mapping all the same → why. The list may only get shorter."""
 

@@ -153,13 +153,7 @@ def report(claim: str, tables: Mapping[str, pl.DataFrame], remarks: Sequence[str
     """
     figures = next(iter(tables.values()))
     print(f"{claim}\n\nVerdict: {overall_verdict(figures)}")
-    style = {
-        "tbl_rows": -1,
-        "tbl_cols": -1,
-        "tbl_width_chars": 160,
-        "fmt_str_lengths": 70,
-        "float_precision": 3,
-    }
+    style = {"tbl_rows": -1, "tbl_cols": -1, "tbl_width_chars": 160, "fmt_str_lengths": 70, "float_precision": 3}
     hidden = {"tbl_hide_dataframe_shape": True, "tbl_hide_column_data_types": True}
     with pl.Config(**style, **hidden, tbl_formatting="ASCII_MARKDOWN"):
         for name, table in tables.items():

@@ -23,14 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from claim_table import (
-    argument_parser,
-    figure_row,
-    figure_table,
-    grouped_interval,
-    mean_with_interval,
-    report,
-)
+from claim_table import argument_parser, figure_row, figure_table, grouped_interval, mean_with_interval, report
 
 from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
 from gpuplanner.planner.milp_solvers import solve

@@ -337,10 +337,7 @@ def serve_seeds(seeds: Iterable[int]) -> pl.DataFrame:
     rows = []
     for seed in seeds:
         jobs = draw_jobs(seed)
-        requests = {
-            "requested": jobs["requested_profile"].to_list(),
-            "right-sized": rightsized_profiles(jobs, seed),
-        }
+        requests = {"requested": jobs["requested_profile"].to_list(), "right-sized": rightsized_profiles(jobs, seed)}
         for policy, (requested, layouts) in POLICIES.items():
             rows.append({"seed": seed, "policy": policy} | serve(jobs, requests[requested], layouts))
     return pl.DataFrame(rows)

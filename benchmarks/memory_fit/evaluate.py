@@ -245,12 +245,7 @@ def evaluate(table: pl.DataFrame, leave: str | None = None) -> Evaluation:
     )
     sources = (
         _grouped(frame, "tool")
-        .join(
-            frame.select("tool", source=pl.col(named)).unique("tool"),
-            on="tool",
-            how="left",
-            maintain_order="left",
-        )
+        .join(frame.select("tool", source=pl.col(named)).unique("tool"), on="tool", how="left", maintain_order="left")
         .join(learned, on="tool", how="left", maintain_order="left")
     )
     strangers = _strangers(table, frame["tool"].unique().sort().to_list())

@@ -70,12 +70,7 @@ def write_cluster(folder: Path, name: str, seed: int, gap_s: int) -> dict:
     content = {
         "name": name,
         "answer": answer,
-        "record": {
-            "start_unix_s": RECORD_START_S,
-            "days": RECORD_S // 86400,
-            "gpus": sum(truth.gpus),
-            **written,
-        },
+        "record": {"start_unix_s": RECORD_START_S, "days": RECORD_S // 86400, "gpus": sum(truth.gpus), **written},
         "today": truth.today_waits,
         "causes": truth.causes(),
         "curve": truth.curve(),

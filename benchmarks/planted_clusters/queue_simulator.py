@@ -441,18 +441,7 @@ def _run(jobs, fleet, rule, power, tenant_limits, tenant_shares, outages, window
                 if not fits and not reserved[layout] and rule.reserve_for_head:
                     reserved[layout] = True
                     shadow[layout] = _reserve(
-                        job,
-                        now,
-                        jobs,
-                        fleet,
-                        rule,
-                        free,
-                        power_state,
-                        running,
-                        running_count,
-                        expected,
-                        units,
-                        spare,
+                        job, now, jobs, fleet, rule, free, power_state, running, running_count, expected, units, spare
                     )
                     result.promised_start_s[job] = min(result.promised_start_s[job], shadow[layout])
             if not fits:

@@ -7,17 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 from queue_simulator import DOWN, DRAINED, IN_SERVICE, Outages
-from workloads import (
-    DAY_S,
-    HOUR_S,
-    RECORD_S,
-    RUN_ON_S,
-    TENANTS,
-    WARM_UP_S,
-    Demand,
-    generate_jobs,
-    generate_services,
-)
+from workloads import DAY_S, HOUR_S, RECORD_S, RUN_ON_S, TENANTS, WARM_UP_S, Demand, generate_jobs, generate_services
 
 GANGS = {1: 0.78, 2: 0.1, 4: 0.05, 8: 0.06, 16: 0.01}
 SMALL = {1: 0.78, 2: 0.13, 4: 0.09}

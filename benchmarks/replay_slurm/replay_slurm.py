@@ -292,13 +292,7 @@ def main() -> int:
     if not given.again:
         _prepare(folder, jobs, given.machines, given.idle)
         environment = os.environ | {"FAKETIME_DONT_RESET": "1", "REPLAY_SPEED": str(given.speed), "TZ": "UTC"}
-        words = [
-            "faketime",
-            "-f",
-            f"@2026-03-02 00:00:00 x{given.speed:g}",
-            sys.executable,
-            __file__,
-        ]
+        words = ["faketime", "-f", f"@2026-03-02 00:00:00 x{given.speed:g}", sys.executable, __file__]
         with (folder / "play.log").open("wb") as log:
             done = subprocess.run([*words, "--play", folder], env=environment, stdout=log, stderr=log, check=False)
         if done.returncode:

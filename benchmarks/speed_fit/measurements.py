@@ -181,13 +181,7 @@ def _geometry(table: pl.DataFrame) -> pl.DataFrame:
         gpu_model = as_gpu_model(name)
         profile = gpu_model.profile(profile_name)
         rows.append(
-            (
-                name,
-                profile_name,
-                profile.compute_slices,
-                profile.memory_slices,
-                sm_fraction(gpu_model, profile),
-            )
+            (name, profile_name, profile.compute_slices, profile.memory_slices, sm_fraction(gpu_model, profile))
         )
     names = ["gpu_model", "profile", "compute_slices", "memory_slices", "fraction"]
     return pl.DataFrame(rows, schema=names, orient="row")
@@ -214,9 +208,5 @@ def read_own(folder: Path) -> pl.DataFrame:
     return pl.concat(own_measurements(pl.read_csv(file), source=file.stem) for file in files)
 
 
-READERS: dict[str, Callable[[Path], pl.DataFrame]] = {
-    "miso_mig": read_miso,
-    "parvagpu": read_parvagpu,
-    "own": read_own,
-}
+READERS: dict[str, Callable[[Path], pl.DataFrame]] = {"miso_mig": read_miso, "parvagpu": read_parvagpu, "own": read_own}
 """Folder of each data set and what reads it."""

@@ -19,19 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-COLUMNS = [
-    "job_id",
-    "user",
-    "team",
-    "submit",
-    "start",
-    "end",
-    "gpus",
-    "gpu_model",
-    "nodes",
-    "state",
-    "eligible",
-]
+COLUMNS = ["job_id", "user", "team", "submit", "start", "end", "gpus", "gpu_model", "nodes", "state", "eligible"]
 STATES = {2: "RUNNING", 3: "CANCELLED", 4: "COMPLETED", 6: "RUNNING", 7: "RUNNING"}
 """JobStatus → state; 1 waits and 5 is held."""
 

@@ -11,19 +11,7 @@ import re
 import sys
 from pathlib import Path
 
-COLUMNS = [
-    "job_id",
-    "user",
-    "team",
-    "submit",
-    "start",
-    "end",
-    "gpus",
-    "gpu_model",
-    "nodes",
-    "state",
-    "eligible",
-]
+COLUMNS = ["job_id", "user", "team", "submit", "start", "end", "gpus", "gpu_model", "nodes", "state", "eligible"]
 FIELD = re.compile(r"(\w+)=(.*?)(?= \w+=|\s*$)")
 
 
@@ -42,14 +30,7 @@ def row_of(line: str) -> list[str] | None:
         job = f"{record['ArrayJobId']}_{record['ArrayTaskId']}"
     user = record.get("UserId", "").partition("(")[0]
     return [
-        *(
-            job,
-            user,
-            record.get("Account", ""),
-            *times[:3],
-            str(gpus),
-            max(typed, key=typed.__getitem__, default=""),
-        ),
+        *(job, user, record.get("Account", ""), *times[:3], str(gpus), max(typed, key=typed.__getitem__, default="")),
         *(record.get("NodeList", "").replace("(null)", ""), record.get("JobState", ""), times[3]),
     ]
 

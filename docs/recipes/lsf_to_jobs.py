@@ -21,19 +21,7 @@ from datetime import datetime
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
-COLUMNS = [
-    "job_id",
-    "user",
-    "team",
-    "submit",
-    "start",
-    "end",
-    "gpus",
-    "gpu_model",
-    "nodes",
-    "state",
-    "eligible",
-]
+COLUMNS = ["job_id", "user", "team", "submit", "start", "end", "gpus", "gpu_model", "nodes", "state", "eligible"]
 FORMS = ("%b %d %H:%M:%S %Y", "%b %d %H:%M %Y")
 ENDED = ("DONE", "EXIT")
 STATES = {"DONE": "COMPLETED", "EXIT": "FAILED", "RUN": "RUNNING", "USUSP": "RUNNING", "SSUSP": "RUNNING"}

@@ -13,19 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-COLUMNS = [
-    "job_id",
-    "user",
-    "team",
-    "submit",
-    "start",
-    "end",
-    "gpus",
-    "gpu_model",
-    "nodes",
-    "state",
-    "eligible",
-]
+COLUMNS = ["job_id", "user", "team", "submit", "start", "end", "gpus", "gpu_model", "nodes", "state", "eligible"]
 FIELD = re.compile(r'(\S+?)=("(?:[^"\\]|\\.)*"|\S*)')
 KILLED = ("265", "271", "-12")
 MODELS = ("gpu_type", "gpu_model", "accelerator_model")

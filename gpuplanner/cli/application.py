@@ -125,8 +125,7 @@ def _print_version(requested: bool) -> None:
 @app.callback()
 def _add_program_options(
     version: Annotated[
-        bool,
-        Option("-V", "--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+        bool, Option("-V", "--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """Give the program its own options."""

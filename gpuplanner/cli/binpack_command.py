@@ -8,16 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer import Argument, Option
 
-from gpuplanner.cli.application import (
-    Exit,
-    Json,
-    Overwrite,
-    Quiet,
-    app,
-    notify_written,
-    require_outputs,
-    show,
-)
+from gpuplanner.cli.application import Exit, Json, Overwrite, Quiet, app, notify_written, require_outputs, show
 
 if TYPE_CHECKING:
     from gpuplanner.planner.packing_problem import AnyPackingProblem, CostedPacking, Packing

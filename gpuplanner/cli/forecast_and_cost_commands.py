@@ -262,8 +262,7 @@ def forecast(
     ] = None,
     gap: Annotated[int | None, Option(min=0, help="Intervals between the cutoff and the first forecast.")] = None,
     cutoffs: Annotated[
-        int,
-        Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate the intervals: not scored."),
+        int, Option(min=1, help="Number of backtest cutoffs; the first 40 % only calibrate the intervals: not scored.")
     ] = N_CUTOFFS,
     budget: Annotated[
         float, Option(min=0, help="Backtest CPU seconds for each series; the slowest models drop out first.")

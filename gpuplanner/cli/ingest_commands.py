@@ -138,8 +138,7 @@ def make_key(path: Annotated[Path, Argument(metavar="FILE", help="Key file to cr
 def describe(
     folder: Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")],
     chart: Annotated[
-        Path | None,
-        chart_option("Write a chart of the data quality: .html (page) or .svg (chart alone)."),
+        Path | None, chart_option("Write a chart of the data quality: .html (page) or .svg (chart alone).")
     ] = None,
     hours: Annotated[
         Path | None,
@@ -256,8 +255,7 @@ def scrape(
     end: Annotated[str, Option(help="Last time, ISO 8601 with an offset from UTC.")],
     out: Out = Path("build/telemetry"),
     interval: Annotated[
-        float,
-        Option(help="Scrape interval of the server in seconds; must match (see /api/v1/targets).", min=0.001),
+        float, Option(help="Scrape interval of the server in seconds; must match (see /api/v1/targets).", min=0.001)
     ] = 15.0,
     step: Annotated[
         float | None, Option(help="Request one value every so many seconds, not the raw scrapes.", min=0.001)

@@ -50,14 +50,12 @@ def rightsize(
     gpu_model: Annotated[
         list[str] | None,
         Option(
-            metavar="[NAME=]MODEL",
-            help="GPU model behind a name in the source, or of jobs that name none; repeatable.",
+            metavar="[NAME=]MODEL", help="GPU model behind a name in the source, or of jobs that name none; repeatable."
         ),
     ] = None,
     profile: Annotated[str | None, Option(help="Only requests for this profile, as for a part of a change.")] = None,
     form: Annotated[
-        str | None,
-        Option("--format", help="Print request lines: sbatch, pod or dra; device-plugin with --sharing."),
+        str | None, Option("--format", help="Print request lines: sbatch, pod or dra; device-plugin with --sharing.")
     ] = None,
     gres_type: Annotated[
         list[str] | None,
@@ -67,16 +65,13 @@ def rightsize(
         ),
     ] = None,
     trend: Annotated[
-        bool,
-        Option("--trend", help="Show the memory trend of jobs with telemetry, and the cost of moving them."),
+        bool, Option("--trend", help="Show the memory trend of jobs with telemetry, and the cost of moving them.")
     ] = False,
     checkpoint: Annotated[
-        float | None,
-        Option(metavar="HOURS", min=0, help="With --trend: hours between two checkpoints of a job."),
+        float | None, Option(metavar="HOURS", min=0, help="With --trend: hours between two checkpoints of a job.")
     ] = None,
     share: Annotated[
-        bool,
-        Option("--sharing", help="Show how each job class can share a GPU: full GPU, MIG, MPS or time-slicing."),
+        bool, Option("--sharing", help="Show how each job class can share a GPU: full GPU, MIG, MPS or time-slicing.")
     ] = False,
     smallest_group: SmallestGroup = 0,
     as_json: Json = False,
@@ -280,8 +275,7 @@ def phases(
     job: Annotated[str | None, Option(help="Show the phases and utilization dips of this job.")] = None,
     gpu_model: GpuModelName = None,
     effect: Annotated[
-        float,
-        Option(min=0.001, max=0.999, help="Smallest drop of GPU demand in final phases that counts, 0 to 1."),
+        float, Option(min=0.001, max=0.999, help="Smallest drop of GPU demand in final phases that counts, 0 to 1.")
     ] = 0.10,
     as_json: Json = False,
     quiet: Quiet = False,

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from typer import Argument, Option
 
-from gpuplanner.cli.application import (
-    Exit,
-    ScenarioOptions,
-    notify,
-    require_outputs,
-    show,
-    show_frame,
-)
+from gpuplanner.cli.application import Exit, ScenarioOptions, notify, require_outputs, show, show_frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

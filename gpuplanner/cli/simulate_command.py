@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from typer import Argument, Option
 
-from gpuplanner.cli.application import (
-    Json,
-    Quiet,
-    app,
-    echo,
-    notify,
-    show,
-    show_frame,
-)
+from gpuplanner.cli.application import Json, Quiet, app, echo, notify, show, show_frame
 
 if TYPE_CHECKING:
     pass

@@ -71,16 +71,13 @@ def size(
     tokens: Annotated[float | None, Option(help="Number of tokens to train on or to generate.")] = None,
     deadline: Annotated[str | None, Option(help="Maximum run time: 36h, 7d.")] = None,
     gpus: Annotated[
-        list[str] | None,
-        Option(metavar="MODEL[=COUNT]", help="GPU model to use, and the number of GPUs; repeatable."),
+        list[str] | None, Option(metavar="MODEL[=COUNT]", help="GPU model to use, and the number of GPUs; repeatable.")
     ] = None,
     scenario_path: Annotated[
-        str | None,
-        Option("--scenario", "--data", help="Scenario, dataset folder or 'sample' with the GPU models."),
+        str | None, Option("--scenario", "--data", help="Scenario, dataset folder or 'sample' with the GPU models.")
     ] = None,
     quantization: Annotated[
-        str | None,
-        Option(help="Quantization of frozen or served weights: nf4, int8, fp8. [default: as published]"),
+        str | None, Option(help="Quantization of frozen or served weights: nf4, int8, fp8. [default: as published]")
     ] = None,
     cache_dtype: Annotated[str, Option(help="Serving: data type of the KV cache; fp8 for 8 bits.")] = "",
     adapters: Annotated[int, Option(min=0, help="Serving: number of LoRA adapters.")] = 0,
@@ -110,12 +107,10 @@ def size(
         ),
     ] = None,
     learn: Annotated[
-        Path | None,
-        Option(metavar="RUNS.csv", help="Fit the memory model to your own runs, one row each."),
+        Path | None, Option(metavar="RUNS.csv", help="Fit the memory model to your own runs, one row each.")
     ] = None,
     model_file: Annotated[
-        Path | None,
-        Option(metavar="MODEL.json", help="Memory model written by --learn. [default: the bundled one]"),
+        Path | None, Option(metavar="MODEL.json", help="Memory model written by --learn. [default: the bundled one]")
     ] = None,
     out: Annotated[Path | None, Option("-o", "--out", help="With --table or --learn: file to write.")] = None,
     overwrite: Overwrite = False,

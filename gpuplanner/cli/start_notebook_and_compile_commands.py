@@ -145,12 +145,7 @@ def start_services(scenario: Scenario, folder: Path, *, as_json: bool, verbose: 
 
 
 def _write_results(
-    folder: Path,
-    write_page: Callable[[], None],
-    write_files: Callable[[], None],
-    *,
-    reason: str | None,
-    verbose: bool,
+    folder: Path, write_page: Callable[[], None], write_files: Callable[[], None], *, reason: str | None, verbose: bool
 ) -> tuple[dict[str, str | None], GpuPlannerError | None]:
     """Write the report page with its files; the files alone if no page is wanted or it fails.
 
@@ -395,9 +390,7 @@ def _prepare_scenario(
     else:
         resolve_actuator(data_beginning.source, scenario.actuator)
     prompt.print_assumption(
-        "Actuator",
-        scenario.actuator,
-        "as stated" if actuator else f"usual for {data_beginning.source} (--actuator)",
+        "Actuator", scenario.actuator, "as stated" if actuator else f"usual for {data_beginning.source} (--actuator)"
     )
     if data_beginning.no_run_reason is not None:
         return scenario, folder, data_beginning.source, data_beginning.no_run_reason
@@ -582,10 +575,7 @@ def notebook(
     ] = False,
     export: Annotated[
         str | None,
-        Option(
-            metavar="NAME",
-            help="Run one notebook (04, or a file) and write it as a self-contained HTML page.",
-        ),
+        Option(metavar="NAME", help="Run one notebook (04, or a file) and write it as a self-contained HTML page."),
     ] = None,
     out: Annotated[
         Path | None, Option("-o", "--out", help="With --export: file to write. [default: NAME.html]")

@@ -171,6 +171,5 @@ def compare_periods(by_team: pl.DataFrame, every: str) -> pl.DataFrame:
     daily = pl.col("cost").cast(pl.Float64) / pl.col("days")
     before = daily.shift()
     return sums.with_columns(
-        cost_per_day=daily,
-        change_fraction=pl.when(before > 0).then((daily / before - 1).round(4) + 0.0),
+        cost_per_day=daily, change_fraction=pl.when(before > 0).then((daily / before - 1).round(4) + 0.0)
     )

@@ -36,11 +36,7 @@ from gpuplanner.cost.energy_and_carbon import (
 )
 from gpuplanner.cost.price_book import PriceBook, read_price_book
 from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
-from gpuplanner.hardware.catalog import (
-    find_parameter,
-    has_list_price,
-    resolve_gpu_model,
-)
+from gpuplanner.hardware.catalog import find_parameter, has_list_price, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
     GpuPowerModel,

@@ -27,14 +27,7 @@ from gpuplanner.core.units_and_number_formats import (
     percent_text,
 )
 from gpuplanner.cost.energy_and_carbon import RangedAmount
-from gpuplanner.cost.period_costs import (
-    estimate_energy,
-    find_power_model,
-    find_price,
-    find_pue,
-    load_price_book,
-    money,
-)
+from gpuplanner.cost.period_costs import estimate_energy, find_power_model, find_price, find_pue, load_price_book, money
 from gpuplanner.decision.announced_projects import ProjectAnswer, answer_projects
 from gpuplanner.decision.decision_types import (
     RECORD_DECIMALS,

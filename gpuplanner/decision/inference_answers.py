@@ -14,13 +14,7 @@ import polars as pl
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
-from gpuplanner.core.units_and_number_formats import (
-    SECONDS_PER_MINUTE,
-    count_text,
-    money_text,
-    percent_text,
-    wait_text,
-)
+from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE, count_text, money_text, percent_text, wait_text
 from gpuplanner.cost.period_costs import find_price
 from gpuplanner.cost.service_costs import ServiceUse, charge_services, tabulate_token_costs
 from gpuplanner.decision.capacity_measures import Recommendation

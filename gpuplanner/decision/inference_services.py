@@ -54,12 +54,7 @@ from gpuplanner.sizing.mig_slices import ServingDevice, iterate_serving_devices
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.replica_queue import ReplicaStepTimes
 from gpuplanner.sizing.serving_calibration import SpeedCalibration, calibrate_serving_speed
-from gpuplanner.sizing.serving_speed import (
-    EngineLoad,
-    compute_serving_work,
-    count_sequences_in_memory,
-    make_layout,
-)
+from gpuplanner.sizing.serving_speed import EngineLoad, compute_serving_work, count_sequences_in_memory, make_layout
 from gpuplanner.sizing.training_throughput import find_gpu_spec
 from gpuplanner.usage.planning_history import History, history, load_study_dataset
 from gpuplanner.usage.study_fleet import planned_fleet

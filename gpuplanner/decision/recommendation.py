@@ -16,12 +16,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
 from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
-from gpuplanner.core.units_and_number_formats import (
-    HOURS_PER_WEEK,
-    SECONDS_PER_MINUTE,
-    UNALLOCATED_TEAM,
-    percent_text,
-)
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_MINUTE, UNALLOCATED_TEAM, percent_text
 from gpuplanner.decision.capacity_measures import (
     RECOMMENDED_LAYOUT,
     MeasureSearch,

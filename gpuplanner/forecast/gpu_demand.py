@@ -369,11 +369,7 @@ def _parse_added_gpus(team: str, addition: object) -> tuple[float, datetime]:
 
 
 def lay_out_demand(
-    scenario: Scenario,
-    *,
-    at: datetime | None = None,
-    by: str = "tenant",
-    calendar: pl.DataFrame | None = None,
+    scenario: Scenario, *, at: datetime | None = None, by: str = "tenant", calendar: pl.DataFrame | None = None
 ) -> DemandHistory:
     """Build the demand series of a scenario's data up to a cutoff.
 
@@ -477,13 +473,7 @@ def lay_out_jobs(
         jobs, parts = _sum_hierarchy(jobs, series)
         sums = {name + suffix: tuple(leaf + suffix for leaf in leaves) for name, leaves in parts.items()}
     jobs_known = lay_out_run_off(
-        jobs,
-        start=start,
-        interval_hours=interval_hours,
-        series=series,
-        size=size,
-        suffix=suffix,
-        events=events,
+        jobs, start=start, interval_hours=interval_hours, series=series, size=size, suffix=suffix, events=events
     )
     number = {name: at for at, name in enumerate(jobs_known.names)}
     totals = {name: tuple(number[leaf] for leaf in leaves) for name, leaves in sums.items()}

@@ -17,13 +17,7 @@ from dataclasses import dataclass
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import count_text
-from gpuplanner.hardware.gpu_models import (
-    LABEL_BY_RESOURCE,
-    GpuModel,
-    MigProfile,
-    ProfileName,
-    as_gpu_model,
-)
+from gpuplanner.hardware.gpu_models import LABEL_BY_RESOURCE, GpuModel, MigProfile, ProfileName, as_gpu_model
 
 UNUSED_LAYOUT = "off"
 """Layout text of a GPU that a plan does not need."""

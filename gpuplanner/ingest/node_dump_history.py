@@ -33,9 +33,7 @@ def make_node_dumps(nodes: pl.DataFrame) -> pl.DataFrame | None:
     return conform(dated, NodeDumps, source="node dumps").sort("node", "time") if dated.height else None
 
 
-def merge_node_histories(
-    histories: Sequence[Mapping[str, pl.DataFrame | None]],
-) -> dict[str, pl.DataFrame | None]:
+def merge_node_histories(histories: Sequence[Mapping[str, pl.DataFrame | None]]) -> dict[str, pl.DataFrame | None]:
     """Merge the tables on nodes over time of dumps of one cluster.
 
     A node that one dump shows as out of service is so until the next dump that lists it, whose own outages follow: when

@@ -45,11 +45,7 @@ SIZING_REASON_HEADINGS = {
     "request": "request line",
 }
 """Labels of the reasons and commands of a plan for a job, by field."""
-_SIZING_FORMATS = {
-    "p_oom": ".1%",
-    "tokens_per_s": ",.0f",
-    "factor": ".2f",
-}
+_SIZING_FORMATS = {"p_oom": ".1%", "tokens_per_s": ",.0f", "factor": ".2f"}
 """Formats of the tables on the size of a job, by column."""
 _SIZING_HEADINGS = {
     "predicted_gib": "memory expected [GiB]",

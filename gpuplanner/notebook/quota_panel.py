@@ -11,13 +11,7 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.quota_and_placement_comparison import RulesComparison, compare_rules, rules_or_equal_shares
 from gpuplanner.decision.sharing_rules import SharingRules, StartHours, TeamQuota, parse_week_hours
 from gpuplanner.notebook.section_panels import SectionPanel
-from gpuplanner.notebook.views_and_panels import (
-    button,
-    control_style,
-    dropdown,
-    on_change,
-    slider,
-)
+from gpuplanner.notebook.views_and_panels import button, control_style, dropdown, on_change, slider
 from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
 

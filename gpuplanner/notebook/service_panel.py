@@ -9,12 +9,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.inference_answers import answer_service, list_unplanned_requests
-from gpuplanner.decision.inference_services import (
-    InferenceService,
-    PlannedService,
-    plan_service_of_data,
-    read_services,
-)
+from gpuplanner.decision.inference_services import InferenceService, PlannedService, plan_service_of_data, read_services
 from gpuplanner.notebook.section_panels import SectionPanel
 from gpuplanner.notebook.views_and_panels import button, control_style, dropdown, on_change, slider
 from gpuplanner.report import html_page as page

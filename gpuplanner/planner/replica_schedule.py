@@ -11,14 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
-from gpuplanner.sizing.replica_queue import (
-    Floats,
-    Ints,
-    ReplicaStepTimes,
-    RequestStream,
-    RequestTimes,
-    serve_requests,
-)
+from gpuplanner.sizing.replica_queue import Floats, Ints, ReplicaStepTimes, RequestStream, RequestTimes, serve_requests
 
 TTFT_LATE_SHARE, ITL_LATE_SHARE = 0.01, 0.05
 """Share of the requests that may miss the target of the time to the first token, and of the time per token [0-1]."""

@@ -27,10 +27,7 @@ from gpuplanner.decision.comparison_record import (
     make_wait_table,
     study_comparison,
 )
-from gpuplanner.decision.decision_text import (
-    format_node_list,
-    format_resampled_waits,
-)
+from gpuplanner.decision.decision_text import format_node_list, format_resampled_waits
 from gpuplanner.decision.decision_types import (
     IDLE_ACTIONS,
     WAIT_REDUCING_ACTIONS,
@@ -50,11 +47,7 @@ from gpuplanner.ingest.chunked_tables import read_table
 from gpuplanner.ingest.dataset_folder import read_metadata
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import try_expand_node_list
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
-from gpuplanner.report.change_bundle_parts import (
-    Bundle,
-    MeasureText,
-    PageText,
-)
+from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
 from gpuplanner.report.service_schedule_files import make_service_bundle
 from gpuplanner.report.slurm_files import read_gres_types
 from gpuplanner.usage.study_fleet import is_catalogue_model

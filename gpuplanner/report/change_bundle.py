@@ -12,15 +12,8 @@ from dataclasses import replace
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE, count_text, wait_text
-from gpuplanner.decision.decision_text import (
-    MAX_LISTED_NODES,
-    format_node_list,
-)
-from gpuplanner.decision.decision_types import (
-    IDLE_ACTIONS,
-    LAYOUT_PER_JOB,
-    PARTITION_ACTIONS,
-)
+from gpuplanner.decision.decision_text import MAX_LISTED_NODES, format_node_list
+from gpuplanner.decision.decision_types import IDLE_ACTIONS, LAYOUT_PER_JOB, PARTITION_ACTIONS
 from gpuplanner.decision.inference_services import PlannedService
 from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.decision.requested_jobs import RIGHTSIZED

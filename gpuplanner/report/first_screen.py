@@ -10,12 +10,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, UNALLOCATED_LABEL, UNALLOCATED_TEAM
 from gpuplanner.decision.comparison_record import Comparison, make_wait_curve_table, make_wait_table
-from gpuplanner.decision.decision_types import (
-    PARTITION_ACTIONS,
-    Decision,
-    JobSizeWaits,
-    NextStep,
-)
+from gpuplanner.decision.decision_types import PARTITION_ACTIONS, Decision, JobSizeWaits, NextStep
 from gpuplanner.ingest.quality_report import QualityWarning, format_warning
 from gpuplanner.report import html_page as page
 from gpuplanner.report.fleet_drawing import draw_fleet

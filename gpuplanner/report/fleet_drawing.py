@@ -9,20 +9,11 @@ from itertools import groupby, takewhile
 
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.decision.decision_types import (
-    LAYOUT_FULL,
-    Decision,
-    LayoutOnNodes,
-)
+from gpuplanner.decision.decision_types import LAYOUT_FULL, Decision, LayoutOnNodes
 from gpuplanner.decision.policy_layouts import FleetRules
 from gpuplanner.hardware.gpu_models import GpuModel, load_gpu_model
 from gpuplanner.hardware.layout_enumeration import make_placement_table
-from gpuplanner.report.number_formats_and_glossary import (
-    describe_layout,
-    describe_nodes,
-    escape_html,
-    metric_html,
-)
+from gpuplanner.report.number_formats_and_glossary import describe_layout, describe_nodes, escape_html, metric_html
 
 MAX_NODE_ROWS = 10
 """Maximum number of nodes that are drawn one by one."""

@@ -9,12 +9,7 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_formats import (
-    count_text,
-    day_text,
-    last_day_text,
-    percent_text,
-)
+from gpuplanner.core.units_and_number_formats import count_text, day_text, last_day_text, percent_text
 from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.inference_answers import list_data_warnings

@@ -1,8 +1,4 @@
-"""Simulation of a job list on nodes of equal size: reading, a fast event loop, and summaries.
-
-Nodes of equal size differ in their number of unallocated GPUs alone. For each such number a bit set of nodes is kept,
-so that a job finds its node without a search over all of them; a million jobs on a thousand nodes take seconds.
-"""
+"""Simulation of a job list on nodes of equal size: reading, waits by fleet size, and summaries."""
 
 from __future__ import annotations
 
@@ -11,238 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import polars as pl
-from numpy.typing import NDArray
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_error_line, resolve_name
-from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry, compile_inlined
-from gpuplanner.simulator.event_loop import pop_event, push_event
-from gpuplanner.simulator.simulation_state import END_EVENT_DTYPE_BY_COLUMN, NO_INDEX, Floats, Ints, Table, make_table
-
-BitSets = NDArray[np.uint64]
-"""Sets of nodes as bits, by unallocated GPUs and 64-node word: shape (gpus_per_node + 1, n_words)."""
-ONE_BIT, DE_BRUIJN_SHIFT = np.uint64(1), np.uint64(58)
-"""The number 1 as an unsigned 64-bit integer, and the shift that leaves the top six bits of such a number."""
-DE_BRUIJN_BIT_SCAN_NUMBER = np.uint64(0x03F79D71B4CB0A89)
-"""De Bruijn number: each power of two times it has different top six bits, which identify the bit."""
-BIT_INDEX_BY_DE_BRUIJN_TOP_BITS = np.zeros(64, np.int64)
-"""Number of the bit that is set in a power of two: found by the top six bits of its product with a de Bruijn number
-(C. E. Leiserson, H. Prokop, K. H. Randall, "Using de Bruijn sequences to index a 1 in a computer word", 1998)."""
-BIT_INDEX_BY_DE_BRUIJN_TOP_BITS[[((int(DE_BRUIJN_BIT_SCAN_NUMBER) << bit) % 2**64) >> 58 for bit in range(64)]] = (
-    np.arange(64)
-)
-
-
-def start_jobs_on_equal_nodes(
-    submit_s: Floats,
-    run_s: Floats,
-    gpus: Ints,
-    *,
-    nodes: int,
-    gpus_per_node: int,
-    passing: bool = False,
-    shortest_first: bool = False,
-) -> Floats:
-    """Find the start of each job on nodes of equal size; a job takes whole nodes and a part of one more.
-
-    Parameters
-    ----------
-    submit_s : array of float, shape (n_jobs,)
-        Submission of each job, in ascending order. [s]
-    run_s : array of float, shape (n_jobs,)
-        Run time. [s]
-    gpus : array of int, shape (n_jobs,)
-        Requested GPUs, at most those of all nodes.
-    nodes : int
-        Number of nodes.
-    gpus_per_node : int
-        GPUs of each node.
-    passing : bool
-        Whether jobs that fit may start before one that has to wait.
-    shortest_first : bool
-        Whether the queue goes by run time instead of submission.
-
-    Returns
-    -------
-    array of float, shape (n_jobs,)
-        Start times. [s]
-
-    Examples
-    --------
-    >>> submit_s, run_s = np.array([0.0, 1.0, 2.0]), np.array([100.0, 50.0, 10.0])
-    >>> start_jobs_on_equal_nodes(submit_s, run_s, np.array([6, 4, 2]), nodes=1, gpus_per_node=8).tolist()
-    [0.0, 100.0, 100.0]
-    >>> start_jobs_on_equal_nodes(
-    ...     submit_s, run_s, np.array([6, 4, 2]), nodes=1, gpus_per_node=8, passing=True
-    ... ).tolist()
-    [0.0, 100.0, 2.0]
-    """
-    count = len(submit_s)
-    start_s = np.zeros(count)
-    node_bits = np.zeros((gpus_per_node + 1, nodes // 64 + 1), np.uint64)
-    first_part = np.concatenate([[0], np.cumsum(-(-gpus // gpus_per_node))]).astype(np.int64)
-    run_events_on_equal_nodes(
-        np.ascontiguousarray(submit_s, np.float64),
-        np.ascontiguousarray(run_s, np.float64),
-        np.ascontiguousarray(gpus, np.int64),
-        passing,
-        shortest_first,
-        start_s,
-        np.full(nodes, gpus_per_node, np.int64),
-        node_bits,
-        np.zeros(gpus_per_node + 1, np.int64),
-        np.zeros(count, np.int64),
-        make_table(END_EVENT_DTYPE_BY_COLUMN, count),
-        first_part,
-        np.zeros(first_part[-1], np.int64),
-    )
-    return start_s
-
-
-@compile_event_loop_entry
-def run_events_on_equal_nodes(
-    submit_s: Floats,
-    run_s: Floats,
-    gpus: Ints,
-    passing: bool,
-    shortest_first: bool,
-    start_s: Floats,
-    free: Ints,
-    node_bits: BitSets,
-    nodes_with_free: Ints,
-    queue: Ints,
-    ends: Table,
-    first_part: Ints,
-    part_node: Ints,
-) -> None:
-    """Simulate all events of :func:`start_jobs_on_equal_nodes`: at one instant ends, then submissions, then starts.
-
-    Parameters
-    ----------
-    submit_s, run_s, gpus, passing, shortest_first
-        As of :func:`start_jobs_on_equal_nodes`.
-    start_s : array of float, shape (n_jobs,)
-        Where the starts are written. [s]
-    free : array of int, shape (n_nodes,)
-        Unallocated GPUs of each node.
-    node_bits : array of uint64, shape (gpus_per_node + 1, n_words)
-        Nodes by their unallocated GPUs, as bits.
-    nodes_with_free : array of int, shape (gpus_per_node + 1,)
-        Number of nodes by their unallocated GPUs.
-    queue : array of int, shape (n_jobs,)
-        Buffer for the waiting jobs, in the order of the queue.
-    ends : Table
-        Heap of end events.
-    first_part, part_node : array of int
-        First part of each job, shape (n_jobs + 1,), and the node of each part.
-    """
-    per_node = len(nodes_with_free) - 1
-    for node in range(len(free)):
-        node_bits[per_node, node // 64] |= ONE_BIT << np.uint64(node % 64)
-    nodes_with_free[per_node] = len(free)
-    running, submitted = 0, 0
-    first, last = 0, 0
-
-    while running or submitted < len(submit_s):
-        now = np.inf
-        if running:
-            now = ends[0].time_s
-        if submitted < len(submit_s) and submit_s[submitted] < now:
-            now = submit_s[submitted]
-
-        while running and ends[0].time_s <= now:
-            job = ends[0].request
-            running = pop_event(ends, running)
-            gpus_left = gpus[job]
-            for part in range(first_part[job], first_part[job + 1]):
-                move_node(free, node_bits, nodes_with_free, part_node[part], min(gpus_left, per_node))
-                gpus_left -= per_node
-
-        while submitted < len(submit_s) and submit_s[submitted] <= now:
-            slot = last
-            if shortest_first:
-                while slot > first and run_s[queue[slot - 1]] > run_s[submitted]:
-                    queue[slot] = queue[slot - 1]
-                    slot -= 1
-            queue[slot] = submitted
-            last += 1
-            submitted += 1
-
-        # A job that requests no less than one that did not fit does not fit either.
-        kept = slot = first
-        too_many = len(free) * per_node + 1
-        while slot < last and too_many > 1:
-            job = queue[slot]
-            if gpus[job] < too_many and fits_now(free, nodes_with_free, gpus[job]):
-                gpus_left = gpus[job]
-                for part in range(first_part[job], first_part[job + 1]):
-                    part_gpus = min(gpus_left, per_node)
-                    node = find_best_fit(free, node_bits, nodes_with_free, part_gpus)
-                    move_node(free, node_bits, nodes_with_free, node, -part_gpus)
-                    part_node[part] = node
-                    gpus_left -= part_gpus
-                start_s[job] = now
-                running = push_event(ends, running, now + run_s[job], job)
-            else:
-                too_many = min(too_many, gpus[job])
-                queue[kept] = job
-                kept += 1
-                if not passing:
-                    slot += 1
-                    break
-            slot += 1
-
-        # Close the gap that started jobs left, by moving the waiting ones in front of it.
-        started = slot - kept
-        for rank in range(kept - 1, first - 1, -1):
-            queue[rank + started] = queue[rank]
-        first += started
-
-
-@compile_inlined
-def fits_now(free: Ints, nodes_with_free: Ints, gpus: int) -> bool:
-    """Whether a job fits: enough idle nodes for its whole nodes, and one more node with room for the last part."""
-    if len(free) == 1:
-        return bool(free[0] >= gpus)
-    per_node = len(nodes_with_free) - 1
-    whole_nodes, last_part = gpus // per_node, gpus % per_node
-    if nodes_with_free[per_node] < whole_nodes:
-        return False
-    if last_part == 0 or nodes_with_free[per_node] > whole_nodes:
-        return True
-    nodes_for_last_part = 0
-    for free_gpus in range(last_part, per_node):
-        nodes_for_last_part += nodes_with_free[free_gpus]
-    return nodes_for_last_part > 0
-
-
-@compile_inlined
-def find_best_fit(free: Ints, node_bits: BitSets, nodes_with_free: Ints, gpus: int) -> int:
-    """Find the node with the fewest unallocated GPUs that are enough (best fit); of several the first."""
-    if len(free) == 1:
-        return 0
-    for free_gpus in range(gpus, len(nodes_with_free)):
-        if nodes_with_free[free_gpus]:
-            for word in range(node_bits.shape[1]):
-                bits = node_bits[free_gpus, word]
-                if bits:
-                    lowest = bits & (~bits + ONE_BIT)
-                    return int(
-                        64 * word
-                        + BIT_INDEX_BY_DE_BRUIJN_TOP_BITS[(lowest * DE_BRUIJN_BIT_SCAN_NUMBER) >> DE_BRUIJN_SHIFT]
-                    )
-    return NO_INDEX
-
-
-@compile_inlined
-def move_node(free: Ints, node_bits: BitSets, nodes_with_free: Ints, node: int, change: int) -> None:
-    """Change the unallocated GPUs of a node by `change`, and move it to the set of nodes with that many."""
-    bit = ONE_BIT << np.uint64(node % 64)
-    node_bits[free[node], node // 64] &= ~bit
-    nodes_with_free[free[node]] -= 1
-    free[node] += change
-    node_bits[free[node], node // 64] |= bit
-    nodes_with_free[free[node]] += 1
-
+from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
+from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
+from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
+from gpuplanner.simulator.simulation_state import Floats
 
 MAX_JOB_LIST_TIME_S = 1e12
 """Largest time or duration in a job list: sums of such times still resolve milliseconds. [s]"""
@@ -499,10 +269,7 @@ def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
     >>> tabulate_waits(outcomes).row(0)[:3]
     ('wait_s', 60.0, 60.0)
     """
-    measures = {
-        "wait_s": pl.col("start_s") - pl.col("submit_s"),
-        "completion_s": pl.col("end_s") - pl.col("submit_s"),
-    }
+    measures = {"wait_s": pl.col("start_s") - pl.col("submit_s"), "completion_s": pl.col("end_s") - pl.col("submit_s")}
     return pl.concat(
         outcomes.select(
             measure=pl.lit(name),
@@ -515,23 +282,15 @@ def tabulate_waits(outcomes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str) -> Floats:
-    """Find the start of each job [s]: by the loop for equal nodes; by the general one for backfill and fair share."""
-    submit_s, run_s, limit_s = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s"))
-    gpus = jobs["gpus"].to_numpy()
-    if queue in ("fifo", "pass", "sjf"):
-        rules = {"passing": queue == "pass", "shortest_first": queue == "sjf"}
-        return start_jobs_on_equal_nodes(submit_s, run_s, gpus, nodes=nodes, gpus_per_node=gpus_per_node, **rules)
-
-    from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
-    from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
-    from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
-
+    """Find the start [s] of each job."""
+    submit_s, run_s, limit_s, gpus = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "limit_s", "gpus"))
     full_gpu, job_nodes = np.zeros(len(gpus), np.int64), -(-gpus // gpus_per_node)
     per_node = np.minimum(gpus, gpus_per_node)
     requests = NodeRequests(submit_s, submit_s, run_s, limit_s, full_gpu, gpus, job_nodes, per=per_node)
     fleet = NodeFleet.of_full_gpus([gpus_per_node] * nodes)
-    if queue == "backfill":
-        return simulate_requests(requests, fleet, queue="easy").start_s
+    if queue != "fair":
+        rule = {"fifo": "strict", "sjf": "strict", "pass": "pass", "backfill": "easy"}[queue]
+        return simulate_requests(requests, fleet, queue=rule, order=run_s if queue == "sjf" else None).start_s
     team = jobs["tenant"].rank("dense").to_numpy().astype(np.int64) - 1
     groups = tuple(QuotaGroup() for _ in range(int(team.max()) + 1))
     sharing = Sharing(team, np.zeros(len(team), np.int64), groups, order="fair")

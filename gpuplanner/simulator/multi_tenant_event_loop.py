@@ -22,11 +22,7 @@ import math
 
 import numpy as np
 
-from gpuplanner.core.libraries_plugins_and_workers import (
-    compile_event_loop_entry,
-    compile_inlined,
-    compile_not_inlined,
-)
+from gpuplanner.core.libraries_plugins_and_workers import compile_event_loop_entry, compile_inlined, compile_not_inlined
 from gpuplanner.simulator.event_loop import (
     enqueue,
     has_head,

@@ -97,6 +97,10 @@ def choose_one_by_one(
     while chosen < count:
         need = state.per_node[request] if chosen < count - 1 else state.on_last_node[request]
         best, best_state, least = NO_INDEX, OFFLINE, np.inf
+        # The first node with the least key possible is chosen without a look at those after it.
+        least_possible = 0.0 if state.placement == LOWEST_NUMBER else float(need)
+        if state.placement in (MOST_USED, SPREAD):
+            least_possible = -np.inf
         for node in range(len(state.gpus)):
             node_state = state.node_state[node]
             if node_state < best_state or state.chosen_by[node] == status.search:
@@ -121,6 +125,8 @@ def choose_one_by_one(
                     key = -key
             if best == NO_INDEX or node_state > best_state or key < least:
                 best, best_state, least = node, node_state, key
+                if node_state == ONLINE and key <= least_possible:
+                    break
         if best == NO_INDEX:
             break
         state.chosen_by[best] = status.search

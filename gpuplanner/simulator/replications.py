@@ -193,19 +193,12 @@ def _finite_sample(values: Sequence[float] | NDArray[np.float64]) -> NDArray[np.
 
 SATURDAY_ISO_WEEKDAY = 6
 """ISO weekday; Monday is 1."""
-MEASURED_DAYS_STREAM, WARM_UP_DAYS_STREAM = 0, 1
-"""Numbers that seed the random streams: one for measured days, one for warm-up days, so that neither changes the other.
-"""
+DRAWN_DAYS_STREAM = 0
+"""Number that seeds the random stream of drawn days."""
 
 
 def bootstrap_days(
-    jobs: pl.DataFrame,
-    *,
-    days: int,
-    seed: int,
-    replication: int,
-    warmup_days: int = 0,
-    start_weekday: int = 1,
+    jobs: pl.DataFrame, *, days: int, seed: int, replication: int, start_weekday: int = 1
 ) -> pl.DataFrame:
     """Draw a day of the history for every day to simulate, and copy its arrivals (day bootstrap).
 
@@ -214,27 +207,24 @@ def bootstrap_days(
     the first and the last one, count as days. Remove days that were recorded in part before the call.
 
     A draw depends on ``seed``, ``replication`` and the day alone: every policy gets the same jobs (common random
-    numbers), and neither a longer run nor a longer warm-up changes the days that both have.
+    numbers), and a longer run does not change the days that both have.
 
     Parameters
     ----------
     jobs : polars.DataFrame
         History with ``submit_time`` (UTC) and ``job_id``; further columns are kept.
     days : int
-        Days to measure.
+        Days to draw.
     seed, replication : int
         Seed and number of the replication, not below 0.
-    warmup_days : int
-        Days before those, so that the measurement does not begin with an empty fleet. The run starts with them:
-        measure from ``warmup_days * 86400`` s on.
     start_weekday : int
-        ISO weekday (Monday is 1) of the first measured day.
+        ISO weekday (Monday is 1) of the first day.
 
     Returns
     -------
     polars.DataFrame
         The columns of `jobs` with ``submit_s`` [s from the start of the run] in place of ``submit_time``,
-        sorted by it. Ids carry ``#<day>``, where the first measured day is 0 and warm-up days are negative.
+        sorted by it. Ids carry ``#<day>``, from 0.
 
     Raises
     ------
@@ -249,19 +239,20 @@ def bootstrap_days(
     >>> bootstrap_days(history, days=3, seed=1, replication=0).rows()
     [('b#0', 43200.0), ('b#1', 129600.0), ('a#2', 205200.0)]
     """
-    _check_bootstrap(jobs, days, seed, replication, warmup_days, start_weekday)
+    _check_bootstrap(jobs, days, seed, replication, start_weekday)
     history = jobs.with_columns(history_day=pl.col("submit_time").dt.date()).with_row_index("row")
     day = pl.col("history_day")
     every_day = history.select(pl.date_range(day.min(), day.max())).to_series()
-    number = np.arange(-warmup_days, days)
+    number = np.arange(days)
     is_weekend = (start_weekday - 1 + number) % 7 + 1 >= SATURDAY_ISO_WEEKDAY
-    drawn_days = _draw_history_days(every_day, is_weekend, _uniform_draws(seed, replication, days, warmup_days))
+    draws = np.random.default_rng([seed, replication, DRAWN_DAYS_STREAM]).random(days)
+    drawn_days = _draw_history_days(every_day, is_weekend, draws)
     calendar = pl.DataFrame({"day": number, "history_day": every_day.gather(drawn_days)})
     time_of_day = pl.col("submit_time") - pl.col("history_day").cast(pl.Datetime("us", "UTC"))
     return (
         calendar.join(history, on="history_day")
         .with_columns(
-            submit_s=(pl.col("day") + warmup_days) * SECONDS_PER_DAY + time_of_day.dt.total_microseconds() / 1e6,
+            submit_s=pl.col("day") * SECONDS_PER_DAY + time_of_day.dt.total_microseconds() / 1e6,
             job_id=pl.format("{}#{}", "job_id", "day"),
         )
         .sort("submit_s", "day", "row")
@@ -300,28 +291,11 @@ def _draw_history_days(history: pl.Series, is_weekend: np.ndarray, uniform: np.n
     return positions
 
 
-def _uniform_draws(seed: int, replication: int, days: int, warmup_days: int) -> np.ndarray:
-    """Draw a number in [0, 1) for each day, warm-up days first.
-
-    Both kinds are counted away from the first measured day, so that more days do not change the draws of others.
-    """
-    measured = np.random.default_rng([seed, replication, MEASURED_DAYS_STREAM]).random(days)
-    warm_up = np.random.default_rng([seed, replication, WARM_UP_DAYS_STREAM]).random(warmup_days)
-    return np.concatenate([warm_up[::-1], measured])
-
-
-def _check_bootstrap(
-    jobs: pl.DataFrame, days: int, seed: int, replication: int, warmup_days: int, start_weekday: int
-) -> None:
+def _check_bootstrap(jobs: pl.DataFrame, days: int, seed: int, replication: int, start_weekday: int) -> None:
     """Raise if an argument of :func:`bootstrap_days` is out of range, or the history has no jobs."""
-    numbers = f"days={days}, seed={seed}, replication={replication}, warmup_days={warmup_days}"
-    is_valid = days >= 1 and min(seed, replication, warmup_days) >= 0 and 1 <= start_weekday <= 7
-    if not (is_valid and jobs.height):
-        expected = (
-            "a history with jobs, days above 0, seed, replication and warmup_days not below 0, and "
-            "start_weekday from 1 (Monday) to 7"
-        )
-        got = f"{jobs.height} jobs, {numbers}, start_weekday={start_weekday}"
+    if not (days >= 1 and min(seed, replication) >= 0 and 1 <= start_weekday <= 7 and jobs.height):
+        expected = "jobs, days above 0, seed and replication not below 0, and start_weekday from 1 (Monday) to 7"
+        got = f"{jobs.height} jobs, {days=}, {seed=}, {replication=}, {start_weekday=}"
         raise ScenarioError("bootstrap of arrival days", expected, got, "Change them.")
 
 

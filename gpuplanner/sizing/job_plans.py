@@ -198,9 +198,7 @@ def find_available_gpus(requested: Mapping[str, int | None] | None) -> list[tupl
     return available
 
 
-def resolve_request(
-    request: SizingRequest,
-) -> tuple[SizingRequest, Architecture, list[tuple[GpuSpec, int]], list[str]]:
+def resolve_request(request: SizingRequest) -> tuple[SizingRequest, Architecture, list[tuple[GpuSpec, int]], list[str]]:
     """Resolve the model and the GPU models of a request, with defaults for what it leaves open.
 
     Returns

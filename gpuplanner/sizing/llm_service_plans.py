@@ -425,13 +425,7 @@ def _find_fewest(request: SizingRequest, architecture: Architecture, device: Ser
 
 def _service_targets(request: SizingRequest) -> tuple[int, int, float, float, float]:
     """Return tokens of prompt and answer, rate, and both latency targets of a resolved request."""
-    targets = (
-        request.prompt,
-        request.answer,
-        request.rate,
-        request.ttft_s,
-        request.itl_s,
-    )
+    targets = (request.prompt, request.answer, request.rate, request.ttft_s, request.itl_s)
     assert None not in targets, "only a service with a rate and targets is planned"
     return targets  # type: ignore[return-value]  # none is None
 
@@ -448,11 +442,7 @@ def _format_ms(seconds: float) -> str:
 
 
 def _price_replicas(
-    request: SizingRequest,
-    device: ServingDevice,
-    replicas: int,
-    replica_speed: ReplicaStepTimes,
-    speed: ServingSpeed,
+    request: SizingRequest, device: ServingDevice, replicas: int, replica_speed: ReplicaStepTimes, speed: ServingSpeed
 ) -> ReplicaPlan:
     """Make the plan of a number of replicas, with latencies, headroom and cost of a million tokens."""
     prompt, answer, rate, ttft_s, itl_s = _service_targets(request)
@@ -492,13 +482,7 @@ def _price_replicas(
 
 
 def format_serve_line(
-    request: SizingRequest,
-    tp: int,
-    sequences: int,
-    replicas: int,
-    *,
-    batched_tokens: int = 0,
-    encoder: bool = False,
+    request: SizingRequest, tp: int, sequences: int, replicas: int, *, batched_tokens: int = 0, encoder: bool = False
 ) -> str:
     """Format the vLLM command that starts one replica, with defaults that would depend on the GPU stated."""
     name = request.model if "/" in request.model and " " not in request.model else "MODEL"

@@ -373,11 +373,7 @@ def activation_bytes(job: TrainingJob) -> tuple[float, float, float]:
     border = 2.0 * job.tokens * model.hidden * (2.0 if job.regime == "fp32" else 1.0)
     border /= job.tp if job.sequence_parallel else 1
     kept = min(layer, _selected_bytes(job, layer, border))
-    keeps, working = {
-        "none": (layer, 0.0),
-        "selective": (kept, layer - kept),
-        "full": (border, layer),
-    }[job.recompute]
+    keeps, working = {"none": (layer, 0.0), "selective": (kept, layer - kept), "full": (border, layer)}[job.recompute]
     if job.recompute == "full" and job.inputs_offloaded:
         keeps = 0.0
     layers = model.layers / job.pp

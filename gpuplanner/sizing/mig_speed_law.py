@@ -302,10 +302,7 @@ def find_full_profile(gpu_model: GpuModel) -> MigProfile:
     '7g.80gb'
     """
     for profile in gpu_model.profiles:
-        whole = (profile.compute_slices, profile.memory_slices) == (
-            gpu_model.compute_slices,
-            gpu_model.memory_slices,
-        )
+        whole = (profile.compute_slices, profile.memory_slices) == (gpu_model.compute_slices, gpu_model.memory_slices)
         if whole and not profile.attribute:
             return profile
     todo = "Add its row, as the driver lists it."

@@ -88,12 +88,7 @@ class SpeedModel:
     provenance: Mapping[str, object]
 
     def predict(
-        self,
-        jobs: pl.DataFrame,
-        gpu_model: GpuModel | str,
-        *,
-        coverage: float = 0.9,
-        source: str = "predict: jobs",
+        self, jobs: pl.DataFrame, gpu_model: GpuModel | str, *, coverage: float = 0.9, source: str = "predict: jobs"
     ) -> pl.DataFrame:
         """Predict the speed of each class of jobs on each profile of a GPU model that it fits.
 

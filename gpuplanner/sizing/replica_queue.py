@@ -132,10 +132,7 @@ class RequestStream:
 
 
 def serve_requests(
-    step_times: ReplicaStepTimes,
-    requests: RequestStream,
-    replicas: Ints | int,
-    change_s: Floats | None = None,
+    step_times: ReplicaStepTimes, requests: RequestStream, replicas: Ints | int, change_s: Floats | None = None
 ) -> RequestTimes:
     """Simulate replicas that serve requests, each sent to the ready replica with the fewest requests.
 

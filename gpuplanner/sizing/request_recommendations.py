@@ -72,9 +72,7 @@ def estimate_size_risks(jobs: pl.DataFrame) -> pl.DataFrame:
     needs_more_memory = pl.col("memory_peak_gib") > pl.col("memory_gib")
     would_fail = pl.when(several).then(needs_more_gpus).otherwise(needs_more_memory)
     risks = full.group_by("group", maintain_order=True).agg(
-        size_runs=pl.len(),
-        size_risk=would_fail.mean(),
-        size_risk_hours=pl.col("run_s").filter(would_fail).sum() / 3600,
+        size_runs=pl.len(), size_risk=would_fail.mean(), size_risk_hours=pl.col("run_s").filter(would_fail).sum() / 3600
     )
 
     at_most = 1 - (math.log(1 - EXCEEDANCE_CONFIDENCE_PERCENT / 100) / pl.col("size_runs")).exp()

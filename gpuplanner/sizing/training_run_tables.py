@@ -20,11 +20,7 @@ from gpuplanner.sizing.learned_memory import (
     predict_gib,
     shipped_peak_model,
 )
-from gpuplanner.sizing.memory_components import (
-    BYTES_PER_GIB,
-    peak_gib,
-    unmetered_bytes,
-)
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, peak_gib, unmetered_bytes
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
@@ -425,10 +421,7 @@ def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: 
 
 
 def collect_measured_runs(
-    table: pl.DataFrame,
-    *,
-    tool: str | None = None,
-    change: Callable[[TrainingJob], TrainingJob] | None = None,
+    table: pl.DataFrame, *, tool: str | None = None, change: Callable[[TrainingJob], TrainingJob] | None = None
 ) -> tuple[MeasuredRuns, pl.DataFrame]:
     """Collect the rows with a measured peak that can be predicted, as arrays and as a table.
 

@@ -164,12 +164,7 @@ def signature(counters: Counters, *, gpus: int = 1, nvlink_peak_gb_s: float | No
 
 
 def _classify_quiet_gpus(
-    text: str,
-    sm: float,
-    counters: Counters,
-    gpus: int,
-    nvlink_peak_gb_s: float | None,
-    limit: Mapping[str, float],
+    text: str, sm: float, counters: Counters, gpus: int, nvlink_peak_gb_s: float | None, limit: Mapping[str, float]
 ) -> Signature:
     """Classify the bottleneck of a job whose GPUs are mostly waiting: input, interconnect, launch or mixed.
 

@@ -117,12 +117,7 @@ def judge_late_demand(ratios: np.ndarray, *, effect: float = 0.10) -> LateDemand
 
 
 def late_over_early(
-    samples: pl.DataFrame,
-    phases: pl.DataFrame,
-    gpu_model: GpuModel | str,
-    *,
-    part: str = "thirds",
-    need: str = "both",
+    samples: pl.DataFrame, phases: pl.DataFrame, gpu_model: GpuModel | str, *, part: str = "thirds", need: str = "both"
 ) -> pl.DataFrame:
     """Compare late with early demand of each job: allocated GPUs times the fraction that is needed.
 

@@ -16,11 +16,7 @@ from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL, count_text, day_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.allocated_hours import ALLOCATED_IDLE_STATES, allocated_and_active
-from gpuplanner.usage.gpu_hour_ledger import (
-    ALLOCATED_BUCKETS,
-    POLARS_DURATION_BY_PERIOD,
-    UNALLOCATED_TENANT_LABEL,
-)
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS, POLARS_DURATION_BY_PERIOD, UNALLOCATED_TENANT_LABEL
 from gpuplanner.usage.job_classes import classify_jobs
 from gpuplanner.usage.period_accounts import dataset_ledger
 from gpuplanner.usage.planning_history import months_from, observation_begins_at, observation_ends_at

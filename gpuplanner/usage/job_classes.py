@@ -224,11 +224,7 @@ JOB_CLASS_TABLE_COLUMNS = ("job_id", "attempt", "job_class", "class_source", "ru
 
 
 def classify_jobs(
-    jobs: pl.DataFrame,
-    rules: Sequence[Rule] | None = None,
-    *,
-    samples: pl.DataFrame | None = None,
-    tz: str = "UTC",
+    jobs: pl.DataFrame, rules: Sequence[Rule] | None = None, *, samples: pl.DataFrame | None = None, tz: str = "UTC"
 ) -> pl.DataFrame:
     """Assign a class to each job by rules, with the rule and the facts that it used.
 
@@ -352,6 +348,5 @@ def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC")
         .filter(pl.col("jobs") >= MIN_SHAPE_JOBS, pl.col("confidence") > MIN_CLASS_SHARE)
     )
     return table.join(best, on=SHAPE_CELL_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
-        job_class=pl.coalesce("known", "like"),
-        confidence=pl.when(pl.col("known").is_null()).then("confidence"),
+        job_class=pl.coalesce("known", "like"), confidence=pl.when(pl.col("known").is_null()).then("confidence")
     )

@@ -50,12 +50,7 @@ def samples_of_runs(jobs: pl.DataFrame, samples: pl.DataFrame | None, *, table_n
 
 
 def add_own_needs(
-    jobs: pl.DataFrame,
-    samples: pl.DataFrame | None,
-    gpu_model: GpuModel,
-    *,
-    headroom: float,
-    minimum_minutes: int,
+    jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel, *, headroom: float, minimum_minutes: int
 ) -> pl.DataFrame:
     """Add the observed use of jobs, and the SMs and memory that they need, with headroom.
 
@@ -392,10 +387,7 @@ def models_of_jobs(
 
 
 def requested_and_used(
-    jobs: pl.DataFrame,
-    boards: Mapping[str | None, str] | None = None,
-    *,
-    samples: pl.DataFrame | None = None,
+    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None, *, samples: pl.DataFrame | None = None
 ) -> pl.DataFrame:
     """Tabulate the GPUs and memory that each GPU job requested beside those that it used.
 
@@ -502,9 +494,7 @@ def _size_jobs_of_model(jobs: pl.DataFrame, gpu_model: GpuModel | None, samples:
         resolve_requests(jobs, gpu_model)
         .join(request_columns, on="profile", how="left", maintain_order="left")
         .with_columns(
-            board=pl.lit(gpu_model.name),
-            profile_needed=needed["profile_needed"],
-            size_from=needed["evidence"],
+            board=pl.lit(gpu_model.name), profile_needed=needed["profile_needed"], size_from=needed["evidence"]
         )
         .with_columns(rank_needed=pl.when(has_own_evidence & (pl.col("instances") == 1)).then(rank))
         .select(_size_jobs_of_model(jobs.clear(), None, None).columns)

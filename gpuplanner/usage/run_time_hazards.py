@@ -106,11 +106,7 @@ class Hazards:
 
 
 def fit_hazards(
-    ran_h: np.ndarray,
-    ended: np.ndarray,
-    groups: Sequence[np.ndarray] = (),
-    *,
-    weight: np.ndarray | None = None,
+    ran_h: np.ndarray, ended: np.ndarray, groups: Sequence[np.ndarray] = (), *, weight: np.ndarray | None = None
 ) -> Hazards:
     """Estimate hazard rates of run times from jobs that ended and jobs that still run.
 
@@ -370,8 +366,7 @@ def impute_run_times(jobs: pl.DataFrame, until: datetime, *, seed: int) -> pl.Da
         for kind, age, is_open in table.select("kind", "age_s", "open").iter_rows()
     ]
     return table.with_columns(
-        run_known=pl.col("run_s").is_not_null(),
-        run_s=pl.coalesce("run_s", pl.Series(drawn, dtype=pl.Float64)),
+        run_known=pl.col("run_s").is_not_null(), run_s=pl.coalesce("run_s", pl.Series(drawn, dtype=pl.Float64))
     ).drop("age_s", "kind", "open")
 
 

@@ -145,10 +145,7 @@ def test_gpus_are_free_the_gap_after_an_end(gap_s):
     jobs = random_jobs(4, gpus=(8,), interval_s=300)
     result = simulate(jobs, make_fleet((8,), (1,), 8), QueueRule(gap_s=gap_s))
     order = np.argsort(result.start_s[result.start_s < NEVER_S])
-    start_s, end_s = (
-        result.start_s[result.start_s < NEVER_S][order],
-        result.end_s[result.start_s < NEVER_S][order],
-    )
+    start_s, end_s = (result.start_s[result.start_s < NEVER_S][order], result.end_s[result.start_s < NEVER_S][order])
     assert (start_s[1:] - end_s[:-1]).min() == gap_s
 
 

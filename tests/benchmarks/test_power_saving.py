@@ -34,12 +34,7 @@ def test_idle_nodes_go_after_the_idle_time_and_come_for_jobs_that_wait():
 
 def test_jobs_take_nodes_that_are_on_then_those_that_boot_then_the_lowest_of_the_others():
     starts, spells, _ = on_three_nodes(
-        (0, 3, 1, 1000),
-        (100, 2, 1, 300),
-        (150, 1, 1, 10),
-        (200, 2, 1, 300),
-        (250, 1, 1, 300),
-        spread=True,
+        (0, 3, 1, 1000), (100, 2, 1, 300), (150, 1, 1, 10), (200, 2, 1, 300), (250, 1, 1, 300), spread=True
     )
     # One GPU is left on the node that is on, and all of the booting one is emptier.
     assert starts == [0, 400, 150, 400, 250]

@@ -24,14 +24,7 @@ def served(tmp_path):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    words = [
-        "notebook",
-        str(tmp_path / "nb"),
-        "--dashboard",
-        "--no-browser",
-        f"--port={port}",
-        "--token=local",
-    ]
+    words = ["notebook", str(tmp_path / "nb"), "--dashboard", "--no-browser", f"--port={port}", "--token=local"]
     homes = {name: str(tmp_path / name) for name in ("JUPYTER_CONFIG_DIR", "JUPYTER_DATA_DIR")}
     server = subprocess.Popen(
         [sys.executable, "-m", "gpuplanner", *words],

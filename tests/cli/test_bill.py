@@ -39,11 +39,7 @@ def test_sums_meet_the_bill_and_unknown_types_are_named(command, bill):
     assert code == 0
     found = json.loads(out)
     gpu = next(row for row in found["summary"] if row["x_InstanceType"] == "p5.48xlarge")
-    assert (gpu["tenant"], gpu["gpu_hours"], Decimal(gpu["BilledCost"])) == (
-        "vision",
-        16.0,
-        Decimal("110.08"),
-    )
+    assert (gpu["tenant"], gpu["gpu_hours"], Decimal(gpu["BilledCost"])) == ("vision", 16.0, Decimal("110.08"))
     assert [Decimal(row["BilledCost"]) for row in found["totals"]] == [Decimal("113.48")]
     assert sum(Decimal(row["BilledCost"]) for row in found["summary"]) == Decimal("113.48")
     assert [row["x_InstanceType"] for row in found["unknown instance types"]] == ["u9.unknown"]

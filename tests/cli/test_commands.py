@@ -100,12 +100,7 @@ def test_ingest_prints_the_seven_facts(command, itp, tmp_path):
     assert list(facts) == sorted(
         ["source", "rows_in", "rows_kept", "rows_rejected", "span_start", "span_end", "gpu_hours"]
     )
-    assert (facts["source"], facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (
-        "itp",
-        401,
-        400,
-        1,
-    )
+    assert (facts["source"], facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == ("itp", 401, 400, 1)
     by_hand = sum((7000 + n) * (1 + n % 2) for n in range(400)) / 3600
     assert facts["gpu_hours"] == pytest.approx(by_hand)
     assert "1 file(s) added" in err
@@ -246,12 +241,7 @@ def test_forecast_and_describe_print_tables(command, quick):
     assignments = [word for field in fields for word in ("--set", f"{field}={getattr(quick, field)}")]
     code, out, _ = command("forecast", "sample", *assignments, "--json", "--quiet")
     assert code == 0
-    assert {row["model"] for row in json.loads(out)["scores"]} >= {
-        "Naive",
-        "SeasonalNaive",
-        "Reverting",
-        "RunOff",
-    }
+    assert {row["model"] for row in json.loads(out)["scores"]} >= {"Naive", "SeasonalNaive", "Reverting", "RunOff"}
     assert json.loads(out)["jobs_left_out"] == {"request unknown": 0, "no GPU": 0}
     assert command("forecast", "sample", *assignments)[0] == 0
     assert command("describe", "sample")[0] == 0
@@ -298,17 +288,7 @@ def test_forecast_from_many_origins_names_what_was_chosen_and_keeps_every_fold(c
     place = tmp_path / "folds.parquet"
     models = "Naive,SeasonalNaive,HourOfDay,RunOff"
     code, out, _ = command(
-        "forecast",
-        "sample",
-        "--backtest",
-        "--models",
-        models,
-        "--cutoffs",
-        "10",
-        "-o",
-        str(place),
-        "--json",
-        "--quiet",
+        "forecast", "sample", "--backtest", "--models", models, "--cutoffs", "10", "-o", str(place), "--json", "--quiet"
     )
     assert code == 0
     found = json.loads(out)

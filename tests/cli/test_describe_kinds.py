@@ -96,12 +96,12 @@ def test_occupancy_of_pools(described):
     found = described("occupancy")
     assert found["facts"]["rows_kept"] == 3
     (pool,) = found["occupancy by pool"]
-    assert (
-        pool["readings"],
-        pool["most_allocated"],
-        pool["most_pending"],
-        pool["readings_with_pending"],
-    ) == (3, 64, 8, 2)
+    assert (pool["readings"], pool["most_allocated"], pool["most_pending"], pool["readings_with_pending"]) == (
+        3,
+        64,
+        8,
+        2,
+    )
     assert pool["allocated_share"] == pytest.approx((59 + 64 + 33) / (3 * 64))
 
 
@@ -122,10 +122,7 @@ def test_bills(described):
 
 def test_lists_of_nodes(described):
     rows = {row["gpu_model"]: row for row in described("nodes")["nodes by GPU model"]}
-    assert {name: (row["nodes"], row["gpus"]) for name, row in rows.items()} == {
-        "A100-80GB": (2, 16),
-        "T4": (1, 4),
-    }
+    assert {name: (row["nodes"], row["gpus"]) for name, row in rows.items()} == {"A100-80GB": (2, 16), "T4": (1, 4)}
 
 
 def test_jobs_of_which_no_time_goes_by(described):

@@ -43,10 +43,7 @@ def lists(tmp_path: Path) -> tuple[str, str]:
     ("number", "code", "said"),
     [
         pytest.param(
-            signal.SIGINT,
-            130,
-            "gpuplanner: interrupted; results written before are intact",
-            marks=pytest.mark.long,
+            signal.SIGINT, 130, "gpuplanner: interrupted; results written before are intact", marks=pytest.mark.long
         ),
         (signal.SIGTERM, 143, "gpuplanner: ended by SIGTERM; results written before are intact"),
         (signal.SIGKILL, -signal.SIGKILL, ""),

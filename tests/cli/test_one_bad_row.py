@@ -36,16 +36,7 @@ def described(command, tmp_path):
         given = ["--nodes", str(tmp_path / "nodes.txt")] if nodes else []
         out = str(tmp_path / name)
         code, text, _ = command(
-            "ingest",
-            "slurm",
-            str(tmp_path / f"{name}.txt"),
-            "--tz",
-            "UTC",
-            *given,
-            "-o",
-            out,
-            "--json",
-            "--quiet",
+            "ingest", "slurm", str(tmp_path / f"{name}.txt"), "--tz", "UTC", *given, "-o", out, "--json", "--quiet"
         )
         assert code == 0
         code, told, err = command("describe", out, "--json")

@@ -103,8 +103,7 @@ class Cluster:
                 at is None and over is None for at, over in zip(self.played.start, self.played.cancelled, strict=True)
             ),
             "device_hours": round(
-                sum(min(at + job.run, self.dump) - at for job, at in ran for _ in range(job.devices)) / HOUR,
-                3,
+                sum(min(at + job.run, self.dump) - at for job, at in ran for _ in range(job.devices)) / HOUR, 3
             ),
             "nodes": len(self.nodes),
             "gpus": self.gpus,

@@ -118,14 +118,7 @@ def scontrol(nodes: Sequence[Node], gpu_model: Board, dump: int, *, begin: datet
     return "\n".join(texts)
 
 
-def pods(
-    jobs: Sequence[Job],
-    played: Played,
-    nodes: Sequence[Node],
-    dump: int,
-    *,
-    begin: datetime = MONDAY,
-) -> str:
+def pods(jobs: Sequence[Job], played: Played, nodes: Sequence[Node], dump: int, *, begin: datetime = MONDAY) -> str:
     """Text of ``kubectl get pods -A -o json``: a Job of as many pods as it has nodes for each job."""
     items: list[Mapping[str, Any]] = []
     for place, job in enumerate(jobs):
@@ -176,12 +169,7 @@ def nodes_json(nodes: Sequence[Node], gpu_model: Board, dump: int, *, begin: dat
             "lastTransitionTime": _z(begin - timedelta(days=40)),
         }
         status = {
-            "capacity": {
-                "cpu": str(16 * node.gpus),
-                "memory": f"{128 * node.gpus}Gi",
-                "pods": "110",
-                **capacity,
-            },
+            "capacity": {"cpu": str(16 * node.gpus), "memory": f"{128 * node.gpus}Gi", "pods": "110", **capacity},
             "allocatable": {"cpu": str(16 * node.gpus - 1), "pods": "110", **capacity},
             "conditions": [ready],
         }
@@ -291,11 +279,7 @@ def _pod(
         "labels": {"app" if serves else "batch.kubernetes.io/job-name": name, "owner": job.user},
         "ownerReferences": [owner],
     }
-    container = {
-        "name": "main",
-        "image": "registry.lab/train:1",
-        "resources": {"limits": amount, "requests": amount},
-    }
+    container = {"name": "main", "image": "registry.lab/train:1", "resources": {"limits": amount, "requests": amount}}
     spec: dict[str, Any] = {"containers": [container], "restartPolicy": "Always" if serves else "Never"}
     if not serves:
         spec["activeDeadlineSeconds"] = job.limit

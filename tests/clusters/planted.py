@@ -195,11 +195,7 @@ def _tight(name: str, number: int) -> Cluster:
         ]
         return _cluster(name, "slurm", "A100-80GB", whole_nodes("slurm", 4, 4), listed, 8)
     if number == 2:
-        listed = [
-            *by_turns(5, "nlp", "ranking"),
-            *always(8, "ranking", "sweep"),
-            *always(5, "nlp", "pretrain", each=2),
-        ]
+        listed = [*by_turns(5, "nlp", "ranking"), *always(8, "ranking", "sweep"), *always(5, "nlp", "pretrain", each=2)]
         return _cluster(name, "kubernetes", "H100-80GB", whole_nodes("kubernetes", 3, 8), listed, 6)
     layouts = [[UNCUT] * 4] * 2 + [["1g.5gb:7"] * 4, ["3g.20gb:2"] * 4]
     listed = [

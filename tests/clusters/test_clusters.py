@@ -147,10 +147,7 @@ def test_backfill_does_not_hold_up_the_first_that_waits():
         Job(4, 3, 97, 97),  # ends in time
     ]
     assert play(jobs, nodes).start == [0, 100, 150, 3]
-    early = [
-        replace(jobs[0], run=40),
-        *jobs[1:],
-    ]  # ends before its limit: the first starts once the fourth is done
+    early = [replace(jobs[0], run=40), *jobs[1:]]  # ends before its limit: the first starts once the fourth is done
     assert play(early, nodes).start == [0, 100, 150, 3]
     assert play(jobs, nodes, until=99).start == [0, None, None, 3]
 

@@ -180,14 +180,7 @@ def test_a_key_that_finds_no_room_is_no_key(small_disk: Path):
 
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_stdout_on_a_full_disk_is_said(options: tuple[str, ...]):
-    command = [
-        sys.executable,
-        "-c",
-        "from gpuplanner.cli import main; main()",
-        "catalog",
-        "gpu-models",
-        *options,
-    ]
+    command = [sys.executable, "-c", "from gpuplanner.cli import main; main()", "catalog", "gpu-models", *options]
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 3

@@ -421,12 +421,7 @@ def test_a_folder_that_stands_aside_is_named_and_put_back(tmp_path: Path):
 
 def test_only_what_a_run_of_ours_left_is_swept(tmp_path: Path):
     """A name that only looks like ours, or a folder under such a name with other things in it, stays."""
-    for name in (
-        ".out.gpuplanner-abcdefgh",
-        ".out.gpuplanner-ABCDEFGH",
-        ".out.notes",
-        ".other.gpuplanner-abcdefgh",
-    ):
+    for name in (".out.gpuplanner-abcdefgh", ".out.gpuplanner-ABCDEFGH", ".out.notes", ".other.gpuplanner-abcdefgh"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "thesis.tex").write_text("mine")
     (tmp_path / ".out.gpuplanner-empty000").mkdir()

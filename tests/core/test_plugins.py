@@ -56,10 +56,7 @@ def used(root, tmp_path):
     broken = groups
     for right, wrong in bad.items():
         broken = broken.replace(right, wrong)
-    for name, points in (
-        ("planner_extras", groups),
-        ("planner_broken", broken),
-    ):
+    for name, points in (("planner_extras", groups), ("planner_broken", broken)):
         info = tmp_path / f"{name}-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

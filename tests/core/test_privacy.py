@@ -86,18 +86,7 @@ def test_a_name_that_can_still_be_read_elsewhere_is_warned_of(monkeypatch, tmp_p
     """Who is told in the job name and whose group in partition and nodes is said, and no name is said with it."""
     path = tmp_path / "jobs.txt"
     path.write_text(LEFT)
-    words = [
-        "ingest",
-        "slurm",
-        path,
-        "--tz",
-        "UTC",
-        "--quiet",
-        "--key-file",
-        key_file,
-        "-o",
-        tmp_path / "out",
-    ]
+    words = ["ingest", "slurm", path, "--tz", "UTC", "--quiet", "--key-file", key_file, "-o", tmp_path / "out"]
     assert run(monkeypatch, *words, "--pseudonyms", "user,tenant") == 0
     quality = open_dataset(tmp_path / "out").quality
     told = quality.filter(pl.col("check").str.contains("replaced elsewhere")).sort("check")

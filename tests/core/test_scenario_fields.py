@@ -56,13 +56,7 @@ def test_a_refusal_names_the_field_and_its_rule(name, value):
 
 def test_text_is_read_by_the_type_of_its_row():
     read = Scenario().with_text(
-        [
-            "gpu_mtbf_hours=observed",
-            "max_added_wait_minutes=5",
-            "month=null",
-            "name=007",
-            "policies=on",
-        ]
+        ["gpu_mtbf_hours=observed", "max_added_wait_minutes=5", "month=null", "name=007", "policies=on"]
     )
     assert (read.gpu_mtbf_hours, read.max_added_wait_minutes) == ("observed", 5.0)
     assert (read.month, read.name, read.policies) == (None, "007", "on")

@@ -36,11 +36,7 @@ def test_straight_line_law_would_be_far_off():
     assert abs(fleet_w - 191) < 0.25 * 191 < abs(straight_w - 191)
 
 
-@given(
-    st.floats(0, 1e6),
-    st.floats(0, 1),
-    st.floats(0, 1),
-)
+@given(st.floats(0, 1e6), st.floats(0, 1), st.floats(0, 1))
 def test_energy_lies_between_idle_and_rating(powered, resident_share, activity):
     law = make_power_model(H100)
     resident = powered * resident_share

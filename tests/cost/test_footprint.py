@@ -45,14 +45,7 @@ def told(booked: pl.DataFrame, **given: object) -> pl.DataFrame:
 def test_idle_is_not_charged_like_busy():
     law = make_power_model(H100)
     rows = told(
-        ledger(
-            [
-                ("a", "used", 10.0),
-                ("a", "allocated_idle", 10.0),
-                ("-", "unallocated", 10.0),
-                ("-", "down", 10.0),
-            ]
-        )
+        ledger([("a", "used", 10.0), ("a", "allocated_idle", 10.0), ("-", "unallocated", 10.0), ("-", "down", 10.0)])
     )
     kwh = dict(rows.select("bucket", "energy_kwh").iter_rows())
     assert kwh["used"] == pytest.approx(law.busy_w(0.5) / 100)

@@ -36,12 +36,7 @@ def charge(hours: dict[str, float], rate: Rate | None = None, kwh: list[float | 
 HOURS = st.just(0.0) | st.floats(1e-6, 1e5)
 
 
-@given(
-    st.dictionaries(st.sampled_from("abcdefg-"), HOURS, min_size=1),
-    st.floats(0.01, 99),
-    st.floats(0, 2),
-    st.data(),
-)
+@given(st.dictionaries(st.sampled_from("abcdefg-"), HOURS, min_size=1), st.floats(0.01, 99), st.floats(0, 2), st.data())
 def test_lines_sum_to_the_bill(hours, price, per_kwh, data):
     kwh = data.draw(st.lists(st.floats(0, 1e5), min_size=len(hours), max_size=len(hours)))
     rate = Rate(GpuHourPrice(price, price, price, "USD", "own price", "as given"), per_kwh=per_kwh)

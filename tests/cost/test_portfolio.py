@@ -9,13 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.cost.capacity_portfolio import (
-    HOURS_PER_MONTH,
-    Offer,
-    Rent,
-    choose_portfolio,
-    spot_overhead,
-)
+from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio, spot_overhead
 from tests.examples import examples
 
 PRICES = st.floats(50, 900)

@@ -34,6 +34,5 @@ def operations_on_an_idle_fleet(calendar: GpuCalendar, problem: PlanProblem, dra
             )
     kinds = {"node": pl.Int64, "gpu": pl.Int64, "gpus": pl.Int64, "before": pl.String, "after": pl.String}
     return pl.DataFrame(
-        rows,
-        schema=kinds | {"outcome": pl.String} | dict.fromkeys(("wanted_s", "began_s", "ended_s"), pl.Float64),
+        rows, schema=kinds | {"outcome": pl.String} | dict.fromkeys(("wanted_s", "began_s", "ended_s"), pl.Float64)
     )

@@ -52,16 +52,7 @@ def test_no_choice_of_jobs_is_cheaper(seed: int):
 def test_the_command_says_who_goes_when_and_at_what_price(tmp_path: Path, command):
     rules = tmp_path / "burst.yaml"
     rules.write_text(RULES)
-    asked = (
-        "cost",
-        "sample",
-        "--month",
-        "2026-02",
-        "--set",
-        "price_per_gpu_hour=2",
-        "--burst",
-        str(rules),
-    )
+    asked = ("cost", "sample", "--month", "2026-02", "--set", "price_per_gpu_hour=2", "--burst", str(rules))
     code, out, err = command(*asked, "--json")
     assert code == 0, err
     found = json.loads(out)["burst"]

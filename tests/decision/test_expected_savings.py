@@ -105,8 +105,7 @@ def test_promises_on_months_that_nobody_saw_come_true_as_often_as_they_say(unsee
 
 @pytest.mark.long
 @pytest.mark.xfail(
-    strict=True,
-    reason="56 of 60 weeks where today's own fleet held all 60: nodes that rest, tuned on two weeks",
+    strict=True, reason="56 of 60 weeks where today's own fleet held all 60: nodes that rest, tuned on two weeks"
 )
 def test_nodes_that_rest_serve_unseen_weeks_nearly_as_often_as_today(unseen):
     assert np.mean(unseen.held) >= np.mean(unseen.todays) - 0.05

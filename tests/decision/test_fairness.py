@@ -45,11 +45,7 @@ def two_teams(seed: int, jobs: int = 300) -> JobReplayInputs:
     ones = np.ones(jobs)
     requests = NodeRequests(submit, submit, run, run, profile, total, ones)
     fleet = NodeFleet(
-        PROFILES,
-        np.array([8, 8]),
-        np.array([[[4, 4, 6]], [[8, 0, 0]]]),
-        np.zeros(2),
-        np.array([1, 1 / 7, 3 / 7]),
+        PROFILES, np.array([8, 8]), np.array([[[4, 4, 6]], [[8, 0, 0]]]), np.zeros(2), np.array([1, 1 / 7, 3 / 7])
     )
     start = simulate_requests(requests, fleet).start_s
     layouts = (("gpu",) * 4 + ("3g.40gb:2",) * 3 + ("1g.20gb:4",), ("gpu",) * 8)
@@ -189,10 +185,7 @@ def test_quotas_count_on_the_board_that_they_are_for(tmp_path):
         ("cohorts:\n- {name: x, parent: y}\n- {name: y, parent: x}\n", "a circle: x in y in x"),
         ("preemption: {by_tier: true}\n", "two tiers"),
         ("preemption: {reclaim: maybe}\n", "true or false"),
-        (
-            "start_hours:\n- {team: a, hours: nights}\n",
-            "line 2: expected hours such as 20:00-06:00.*'nights'",
-        ),
+        ("start_hours:\n- {team: a, hours: nights}\n", "line 2: expected hours such as 20:00-06:00.*'nights'"),
     ],
 )
 def test_what_is_wrong_in_a_file_of_quotas_is_named(tmp_path, text, said):

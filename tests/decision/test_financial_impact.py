@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuplanner.decision.decision_types import (
-    FinancialImpact,
-    NextPurchase,
-    Saving,
-    compute_financial_impact,
-)
+from gpuplanner.decision.decision_types import FinancialImpact, NextPurchase, Saving, compute_financial_impact
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GpuPowerModel
 
 LAW = GpuPowerModel("any", idle_w=50.0, base_w=240.0, slope_w=130.0, tdp_w=400.0, source="made up")
@@ -34,11 +29,7 @@ def worth(ownership, saving=SAVED, **more) -> FinancialImpact:
 def test_an_owner_saves_the_electricity_of_idle_gpus_and_no_rental_price():
     # 1000 h x 50 W = 50 kWh at the GPU, x 1.2 = 60 at the meter, x 0.2 = 12 USD; 2,500 USD at the list price.
     found = worth("owned", purchase=NextPurchase("2027-11-13", "2027-08-15", 8))
-    assert (found.ownership, found.kwh_per_week, found.usd_per_week) == (
-        "owned",
-        pytest.approx(60),
-        pytest.approx(12),
-    )
+    assert (found.ownership, found.kwh_per_week, found.usd_per_week) == ("owned", pytest.approx(60), pytest.approx(12))
     assert found.basis == (
         "6 of 24 GPUs are released, counted here as powered down; other work may use them instead. "
         "Electricity: 60 kWh per week (1,000 GPU-hours powered down, 50 W idle, PUE 1.2), 12.00 USD "

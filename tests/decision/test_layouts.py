@@ -31,10 +31,7 @@ def test_what_is_left_of_the_last_node_is_not_partitioned():
     assert assign_layouts([("gpu",) * 4], [0], ["1g.5gb:7"]) == {0: ("gpu", "gpu", "gpu", "1g.5gb:7")}
 
 
-@given(
-    st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=5),
-    st.lists(st.sampled_from(LAYOUTS), max_size=10),
-)
+@given(st.lists(st.sampled_from(LAYOUTS), min_size=1, max_size=5), st.lists(st.sampled_from(LAYOUTS), max_size=10))
 def test_every_wanted_layout_is_assigned_once(today: list[str], wanted: list[str]):
     wanted = wanted[: 2 * len(today)]
     nodes = [(layout,) * 2 for layout in today]

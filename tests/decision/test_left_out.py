@@ -24,11 +24,7 @@ def pod(name: str, resource: str, hours: int) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "team", "creationTimestamp": "2026-03-02T08:00:00Z"},
         "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {resource: "1"}}}]},
-        "status": {
-            "phase": "Succeeded",
-            "startTime": "2026-03-02T08:00:00Z",
-            "containerStatuses": [{"state": ended}],
-        },
+        "status": {"phase": "Succeeded", "startTime": "2026-03-02T08:00:00Z", "containerStatuses": [{"state": ended}]},
     }
 
 

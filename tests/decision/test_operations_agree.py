@@ -89,10 +89,7 @@ def cases(draw: st.DrawFn) -> tuple[PlanProblem, pl.DataFrame, ChangeCost, Drain
     row = st.lists(st.sampled_from(LAYOUTS[gpu_model]), min_size=gpus, max_size=gpus)
     plan = layout_plan_of(problem, draw(st.lists(row, min_size=slots, max_size=slots)))
     drain = Drain(
-        draw(st.sampled_from(["node", "gpu"])),
-        draw(st.sampled_from([0.0, 3600.0, 1e5])),
-        1800.0,
-        before_change=True,
+        draw(st.sampled_from(["node", "gpu"])), draw(st.sampled_from([0.0, 3600.0, 1e5])), 1800.0, before_change=True
     )
     return (
         problem,

@@ -41,9 +41,7 @@ def calendar_of(on, held=None):
 def jobs_of(*rows, **columns):
     """Rows of (submit_s, run_s, gpus, profile)."""
     frame = pl.DataFrame(rows, schema=["submit_s", "run_s", "gpus", "profile"], orient="row").with_columns(
-        pl.col("submit_s", "run_s").cast(pl.Float64),
-        sms_needed=pl.lit(None, pl.Float64),
-        limit_s=pl.col("run_s") * 2.0,
+        pl.col("submit_s", "run_s").cast(pl.Float64), sms_needed=pl.lit(None, pl.Float64), limit_s=pl.col("run_s") * 2.0
     )
     return frame.with_columns(**{name: pl.Series(values) for name, values in columns.items()})
 
@@ -107,10 +105,7 @@ def test_jobs_on_many_gpus_ask_for_as_many_nodes_as_they_need(scope, nodes):
 def test_where_gpus_are_drained_one_by_one_the_others_of_the_node_stay_in_use():
     jobs = jobs_of((0, 8000, 1, "gpu"), (4000, 10, 1, "1g.10gb"))
     calendar, problem = calendar_of([[0, 0], [0, 1], [0, 1]]), problem_of(2, 2, 3)
-    assert rehearsed(jobs, calendar, problem, Drain("gpu", limit_s=900.0)).outcome.start_s.tolist() == [
-        0.0,
-        4000.0,
-    ]
+    assert rehearsed(jobs, calendar, problem, Drain("gpu", limit_s=900.0)).outcome.start_s.tolist() == [0.0, 4000.0]
     week = rehearsed(jobs, calendar, problem, Drain("node", limit_s=900.0))
     assert np.isnan(week.outcome.start_s).tolist() == [False, True]
     assert week.outcome.changes["outcome"].to_list() == ["given up"]
@@ -188,8 +183,7 @@ def test_changes_are_those_of_the_plan_and_touch_no_running_job(case):
     spells = week.outcome.allocations.with_columns(start_s=week.outcome.start_s[request], end_s=week.ends_s[request])
     done = made.with_columns(node=pl.Series(changes.node)).filter(pl.col("drained_s").is_not_null(), outcome="done")
     both = done.join(spells, on="node").filter(
-        pl.col("start_s") < pl.col("ended_s"),
-        pl.col("end_s") > pl.max_horizontal("drained_s", "ended_s") - 1e-9,
+        pl.col("start_s") < pl.col("ended_s"), pl.col("end_s") > pl.max_horizontal("drained_s", "ended_s") - 1e-9
     )
     assert both.is_empty()
     assert week.count_gpu_hours_on(900.0) <= problem.gpus * 0.25 + 1e-9

@@ -95,10 +95,7 @@ def test_the_plan_of_a_study_is_simulated_once_for_all_comparisons(quick, monkey
 
 def test_page_and_json_and_study_say_the_same(study):
     calm, free = study.plan_choices
-    assert (calm.objective, calm.gap) == (
-        study.headline.plan_objective_gpu_hours,
-        study.headline.plan_gap_fraction,
-    )
+    assert (calm.objective, calm.gap) == (study.headline.plan_objective_gpu_hours, study.headline.plan_gap_fraction)
     assert free.objective <= calm.objective
     assert calm.simulated is not None
     told = json.loads(study.to_json())["plan_choices"]

@@ -160,9 +160,7 @@ def test_pools_that_any_job_may_use_cost_what_one_pool_of_all_gpus_costs(tmp_pat
 def test_the_sum_is_the_cheapest_of_all_ways_on_two_boards_of_two_gpus(tmp_path):
     """By brute force: every number of GPUs on of each board in each slot."""
     asked = told(
-        tmp_path,
-        made([(None, 3, 8, 6), (None, 1, 9, 9)], nodes(("a", "T4", 2), ("b", "L40S", 2))),
-        horizon_intervals=8,
+        tmp_path, made([(None, 3, 8, 6), (None, 1, 9, 9)], nodes(("a", "T4", 2), ("b", "L40S", 2))), horizon_intervals=8
     )
     problems = fill_models_in_turn(asked)
     found = plan_fleet(split_into_pools(asked), "dp").combined_plan
@@ -219,16 +217,7 @@ def test_plan_of_several_boards_needs_no_board_and_its_file_holds(two, tmp_path,
 def test_start_takes_several_datasets_as_clusters_of_one_fleet(tmp_path, monkeypatch, capsys):
     for name in ("west", "east"):
         told(tmp_path, made(MIXED, TWO_BOARDS), name)
-    words = [
-        "start",
-        tmp_path / "west",
-        tmp_path / "east",
-        "--yes",
-        "--no-page",
-        "--json",
-        "-o",
-        tmp_path / "out",
-    ]
+    words = ["start", tmp_path / "west", tmp_path / "east", "--yes", "--no-page", "--json", "-o", tmp_path / "out"]
     monkeypatch.setattr(sys, "argv", ["gpuplanner", *map(str, words)])
     with pytest.raises(SystemExit) as left:
         main()

@@ -60,10 +60,7 @@ def test_top_level_fields_equal_the_decision(found):
     assert told["saving_gpu_hours_per_week"] == saving["value"] == one.saving.value
     assert (told["saving_low"], told["saving_high"]) == (saving["low"], saving["high"])
     assert told["reason"] == saving["reason"]
-    assert told["target"] == {
-        "quantile": 0.95,
-        "minutes": Scenario().max_added_wait_minutes,
-    }
+    assert told["target"] == {"quantile": 0.95, "minutes": Scenario().max_added_wait_minutes}
     if told["today"] is not None:
         assert {"policy", "gpu_hours", "meets_target"} <= set(told["policies"][0])
 

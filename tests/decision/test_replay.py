@@ -51,10 +51,7 @@ def test_todays_fleet_has_room_for_everybody_on_the_sample():
 @pytest.mark.long
 @pytest.mark.parametrize("seed", seeds(2, 4)[1:])
 def test_todays_fleet_has_room_for_everybody_on_cut_clusters(seed, handed_over):
-    for cluster, path in (
-        (cut_clusters.slurm_cut(seed), "slurm"),
-        (cut_clusters.kubernetes_cut(seed), "mig-manager"),
-    ):
+    for cluster, path in ((cut_clusters.slurm_cut(seed), "slurm"), (cut_clusters.kubernetes_cut(seed), "mig-manager")):
         asked = load_policy_simulation(Scenario(data=handed_over(cluster), actuator=path))[1]
         assert asked.nodes.named
         assert jobs_without_room(asked) == []

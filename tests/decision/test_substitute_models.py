@@ -128,9 +128,6 @@ def test_a_slice_is_served_by_the_smallest_slice_with_as_much_of_everything():
     old, new = load_gpu_model("A100-40GB"), load_gpu_model("H100-80GB-SXM5")
     assert find_substitute_profile(old, "3g.20gb", new)[0] == "3g.40gb"
     # Three sevenths of 989 TFLOPS against 312: a gain elsewhere counts nothing.
-    assert find_substitute_profile(new, "3g.40gb", old) == (
-        "7g.40gb",
-        pytest.approx(989 * 3 / 7 / 312, rel=0.01),
-    )
+    assert find_substitute_profile(new, "3g.40gb", old) == ("7g.40gb", pytest.approx(989 * 3 / 7 / 312, rel=0.01))
     assert find_substitute_profile(new, "7g.80gb", old) is None
     assert find_substitute_profile(make_non_mig_model("lab-x"), "gpu", old) is None

@@ -30,8 +30,7 @@ from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet
 from tests.clusters import planted
 
 HOLDS = SimpleNamespace(
-    simulate=lambda setting: PolicyRun(setting, None, None, None, None),
-    meets_limit=lambda *_: True,
+    simulate=lambda setting: PolicyRun(setting, None, None, None, None), meets_limit=lambda *_: True
 )
 
 

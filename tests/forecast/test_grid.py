@@ -39,10 +39,7 @@ def test_season_is_a_day_or_for_days_a_week(make_demand, slot, season, week):
 
 
 def test_a_coarser_series_beside_a_finer_one_is_filled_and_counted(make_demand):
-    fine, coarse = (
-        make_demand({"a/gpu": [1, 2, 3, 4, 5]}),
-        make_demand({"b/gpu": [6, 7, 8]}, timedelta(hours=2)),
-    )
+    fine, coarse = (make_demand({"a/gpu": [1, 2, 3, 4, 5]}), make_demand({"b/gpu": [6, 7, 8]}, timedelta(hours=2)))
     grid = series_grid(pl.concat([fine, coarse]))
     np.testing.assert_array_equal(grid.values[1], [6, 6, 7, 7, 8])
     assert (grid.slot, grid.filled) == (timedelta(hours=1), (0, 2))

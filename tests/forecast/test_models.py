@@ -50,13 +50,7 @@ def test_rules(history, rule):
         ("full", 335, 24, 168, ("Naive", "SeasonalNaive", "Reverting", "Median", "AutoETS")),
         ("full", 100, 7, 7, ("Naive", "SeasonalNaive", "Reverting", "Median", "AutoETS")),
         ("full", 100, 1, 1, ("Naive", "Reverting", "Median", "AutoETS")),
-        (
-            "intermittent",
-            400,
-            24,
-            168,
-            ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Reverting", "Median"),
-        ),
+        ("intermittent", 400, 24, 168, ("Naive", "SeasonalNaive", "WeeklyNaive", "WeeklyMean", "Reverting", "Median")),
         ("constant", 400, 24, 168, ("Naive",)),
     ],
 )

@@ -58,8 +58,7 @@ def test_noise_after_the_origin_changes_nothing():
 @pytest.mark.long
 @pytest.mark.data
 @pytest.mark.parametrize(
-    ("trace", "first"),
-    [("philly", datetime(2017, 11, 2, tzinfo=UTC)), ("itp", datetime(2021, 4, 3, tzinfo=UTC))],
+    ("trace", "first"), [("philly", datetime(2017, 11, 2, tzinfo=UTC)), ("itp", datetime(2021, 4, 3, tzinfo=UTC))]
 )
 def test_noise_after_the_origin_changes_nothing_on_public_traces(public_data, trace, first):
     """Every candidate, ten origins at hours that walk through the day."""
@@ -211,8 +210,7 @@ def test_what_is_announced_badly_is_refused(tmp_path, text, fault):
 def test_a_clock_that_jumped_does_not_stretch_the_series():
     jobs = load_dataset("sample").jobs
     early = jobs.head(2).with_columns(
-        pl.col("submit_time", "start_time", "end_time").dt.offset_by("-40y"),
-        job_id=pl.format("old{}", "job_id"),
+        pl.col("submit_time", "start_time", "end_time").dt.offset_by("-40y"), job_id=pl.format("old{}", "job_id")
     )
     late = jobs.head(1).with_columns(submit_time=pl.lit(datetime(2088, 1, 1, tzinfo=UTC)), job_id=pl.lit("new"))
     right, wrong = (lay_out_jobs(part, trace_end=END) for part in (jobs, pl.concat([early, jobs, late])))

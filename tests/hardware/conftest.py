@@ -9,12 +9,7 @@ import pytest
 
 
 def _toy_rows(**changes: Any) -> list[dict[str, Any]]:
-    base = {
-        "gpu_model": "TOY-32GB",
-        "memory_gib_total": 32,
-        "memory_slices_total": 4,
-        "compute_slices_total": 4,
-    }
+    base = {"gpu_model": "TOY-32GB", "memory_gib_total": 32, "memory_slices_total": 4, "compute_slices_total": 4}
     rows = [
         base
         | {

@@ -64,18 +64,14 @@ def test_an_operators_nodes_come_and_go_only_with_an_autoscaler_and_its_delays()
 
 
 @pytest.mark.parametrize(
-    ("ownership", "returns"),
-    [("owned", "idled"), ("reserved", "idled"), ("rented", "returned"), ("spot", "returned")],
+    ("ownership", "returns"), [("owned", "idled"), ("reserved", "idled"), ("rented", "returned"), ("spot", "returned")]
 )
 @pytest.mark.parametrize("actuator", PARTITIONER_BY_ACTUATOR)
 def test_owned_nodes_rest_and_rented_ones_go(actuator, ownership, returns):
     assert find_abilities(actuator, ownership=ownership).returns == returns
 
 
-@pytest.mark.parametrize(
-    ("stated", "middle", "slow"),
-    [({"lead_s": 120}, 120, 360), ({"lead_s": 0}, 0, 0)],
-)
+@pytest.mark.parametrize(("stated", "middle", "slow"), [({"lead_s": 120}, 120, 360), ({"lead_s": 0}, 0, 0)])
 def test_a_stated_lead_keeps_the_range_of_the_catalogue(stated, middle, slow):
     lead = find_abilities("autoscaler", **stated).lead
     assert (lead.value, lead.high) == (middle, slow)

@@ -18,30 +18,9 @@ Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
 # SMs per profile, from driver listings ("nvidia-smi mig -lgip").
 LISTED_SMS = {
     "A100-40GB": {"1g.5gb": 14, "1g.10gb": 14, "2g.10gb": 28, "3g.20gb": 42, "4g.20gb": 56, "7g.40gb": 98},
-    "H100-80GB-SXM5": {
-        "1g.10gb": 16,
-        "1g.20gb": 26,
-        "2g.20gb": 32,
-        "3g.40gb": 60,
-        "4g.40gb": 64,
-        "7g.80gb": 132,
-    },
-    "H100-80GB-PCIe": {
-        "1g.10gb": 14,
-        "1g.20gb": 14,
-        "2g.20gb": 30,
-        "3g.40gb": 46,
-        "4g.40gb": 62,
-        "7g.80gb": 114,
-    },
-    "B200-180GB": {
-        "1g.23gb": 18,
-        "1g.45gb": 30,
-        "2g.45gb": 36,
-        "3g.90gb": 70,
-        "4g.90gb": 72,
-        "7g.180gb": 148,
-    },
+    "H100-80GB-SXM5": {"1g.10gb": 16, "1g.20gb": 26, "2g.20gb": 32, "3g.40gb": 60, "4g.40gb": 64, "7g.80gb": 132},
+    "H100-80GB-PCIe": {"1g.10gb": 14, "1g.20gb": 14, "2g.20gb": 30, "3g.40gb": 46, "4g.40gb": 62, "7g.80gb": 114},
+    "B200-180GB": {"1g.23gb": 18, "1g.45gb": 30, "2g.45gb": 36, "3g.90gb": 70, "4g.90gb": 72, "7g.180gb": 148},
     "A30-24GB": {"1g.6gb": 14, "2g.12gb": 28, "4g.24gb": 56},
     "RTX-PRO-6000-Blackwell-96GB": {"1g.24gb": 46, "2g.48gb": 94, "4g.96gb": 188},
 }
@@ -61,13 +40,7 @@ def test_whole_board_has_the_sms_of_its_data_sheet() -> None:
 
 @pytest.mark.parametrize(
     ("gpu_model", "name"),
-    [
-        ("GB200", "3g.93gb"),
-        ("B300", "gpu"),
-        ("RTX-PRO-5000", "1g.24gb"),
-        ("H20-96GB", "7g.96gb"),
-        ("H20-141", "gpu"),
-    ],
+    [("GB200", "3g.93gb"), ("B300", "gpu"), ("RTX-PRO-5000", "1g.24gb"), ("H20-96GB", "7g.96gb"), ("H20-141", "gpu")],
 )
 def test_sms_that_no_source_states_are_not_made_up(gpu_model: str, name: str) -> None:
     model = load_gpu_model(gpu_model)
@@ -99,11 +72,7 @@ def test_own_board(toy_rows: Rows) -> None:
     gpu_model = load_gpu_model("TOY", pl.DataFrame(toy_rows(architecture="Hopper", board_sms=90)))
     assert isinstance(gpu_model, GpuModel)
     assert [profile.name for profile in gpu_model.profiles] == ["4g.32gb", "2g.16gb", "1g.8gb"]
-    assert (gpu_model.sms_of("gpu"), gpu_model.sms_of("2g.16gb"), gpu_model.architecture) == (
-        90,
-        40,
-        "Hopper",
-    )
+    assert (gpu_model.sms_of("gpu"), gpu_model.sms_of("2g.16gb"), gpu_model.architecture) == (90, 40, "Hopper")
     assert gpu_model.budget == {"sms": 80, "copy_engines": 4}
     assert gpu_model.unstated_resources == ("decoders", "encoders", "jpeg_engines", "ofa_engines")
     assert prove(gpu_model, {"2g.16gb": 1, "1g.8gb": 2}).ok

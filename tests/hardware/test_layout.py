@@ -30,18 +30,7 @@ def test_text_round_trip(counts: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "gpu:1",
-        "1g.5gb",
-        "1g.5gb:0",
-        "1g.5gb:-1",
-        "1g.5gb:1.5",
-        "1g.5gb:1,1g.5gb:2",
-        "1g.5gb:1,",
-        "gpu,off",
-    ],
+    "text", ["", "gpu:1", "1g.5gb", "1g.5gb:0", "1g.5gb:-1", "1g.5gb:1.5", "1g.5gb:1,1g.5gb:2", "1g.5gb:1,", "gpu,off"]
 )
 def test_text_that_is_no_layout(text: str) -> None:
     with pytest.raises(GeometryError):

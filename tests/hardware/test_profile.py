@@ -30,8 +30,7 @@ def test_spellings(text: str, name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "gpu", "3g", "g.10gb", "1g.gb", "0g.10gb", "1g.10", "1g.10gb+x", "1g.10gb ; rm", "1g.10gb\n3g.40gb"],
+    "text", ["", "gpu", "3g", "g.10gb", "1g.gb", "0g.10gb", "1g.10", "1g.10gb+x", "1g.10gb ; rm", "1g.10gb\n3g.40gb"]
 )
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(GeometryError, match="MIG profile"):

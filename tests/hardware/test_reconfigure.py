@@ -55,9 +55,7 @@ def test_mode_change_needs_a_reboot_on_ampere_only(gpu_model: str, actuator: str
     assert (kept.mode_change, kept.reboot, kept.seconds, len(kept.kept)) == (False, False, 0, 1)
 
 
-def test_unknown_architecture_counts_the_more_expensive_case(
-    toy_rows: Callable[..., list[dict[str, Any]]],
-) -> None:
+def test_unknown_architecture_counts_the_more_expensive_case(toy_rows: Callable[..., list[dict[str, Any]]]) -> None:
     cost = ChangeCost.from_catalogue(load_gpu_model("TOY", toy_rows())).change("gpu", "2g.16gb:2")
     assert (cost.reboot, cost.seconds) == (True, 600)
 

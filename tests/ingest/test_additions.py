@@ -107,11 +107,7 @@ def test_a_file_that_changed_takes_back_what_it_said(dump: Callable[..., Path], 
     dump("feb.txt", FEBRUARY[1])
     done = add_files("slurm", files, tmp_path / "store", tz="UTC")
     assert (done.added, done.replaced, done.unchanged) == ((), ("feb.txt",), ("jan.txt",))
-    assert done.dataset.jobs["job_id", "state"].rows() == [
-        ("1", "COMPLETED"),
-        ("2", "RUNNING"),
-        ("3", "COMPLETED"),
-    ]
+    assert done.dataset.jobs["job_id", "state"].rows() == [("1", "COMPLETED"), ("2", "RUNNING"), ("3", "COMPLETED")]
     add_files("slurm", files, tmp_path / "anew", tz="UTC")
     assert contents(tmp_path / "anew") == contents(tmp_path / "store")
 
@@ -131,12 +127,7 @@ def test_merged_is_what_a_dictionary_would_hold(exports: list[dict[int, int]]):
             rows = [f"{job},{job},{86400 * (day + 1)},{gpus}" for job, gpus in export.items()]
             path.write_text(
                 "\n".join(
-                    [
-                        "job_id,submission_time,duration,num_gpu",
-                        *rows,
-                        f"mark{day},{86400 * day + 100},{86400},0",
-                        "",
-                    ]
+                    ["job_id,submission_time,duration,num_gpu", *rows, f"mark{day},{86400 * day + 100},{86400},0", ""]
                 )
             )
             expected |= {str(job): float(gpus) for job, gpus in export.items()} | {f"mark{day}": 0.0}
@@ -205,10 +196,7 @@ def test_files_without_job_ids_read_at_once_are_those_added_one_by_one(source: s
 def test_a_month_of_philly_by_hand(tmp_path: Path):
     """January's last row is February's first; two equal rows of February are two jobs."""
     shared, other = philly_row(1, "a", 2, 3600), philly_row(2, "b", 4, 1800)
-    for name, lines in (
-        ("one.csv", [philly_row(0, "a", 1, 7200), shared]),
-        ("two.csv", [shared, other, other]),
-    ):
+    for name, lines in (("one.csv", [philly_row(0, "a", 1, 7200), shared]), ("two.csv", [shared, other, other])):
         (tmp_path / name).write_text("\n".join([PHILLY, *lines, ""]))
     add_files("philly", [tmp_path / "one.csv"], tmp_path / "store")
     done = add_files("auto", [tmp_path / "two.csv"], tmp_path / "store")

@@ -134,9 +134,7 @@ def test_the_nodes_of_a_job_decide_between_boards():
 
 def test_jobs_that_name_nothing_hold_what_their_nodes_have():
     inventory = nodes(
-        ("n1", 2, "a100", "1g.5gb:7;1g.5gb:7"),
-        ("n2", 2, "a100", "gpu;1g.5gb:7"),
-        ("n3", 1, "a100", "no layout"),
+        ("n1", 2, "a100", "1g.5gb:7;1g.5gb:7"), ("n2", 2, "a100", "gpu;1g.5gb:7"), ("n3", 1, "a100", "no layout")
     )
     told, _ = resolved(*(job(None, 3.0, node_list=place) for place in ("n1", "n2", "n3", None)), inventory=inventory)
     assert told["gpus"].to_list() == pytest.approx([3 / 7, 3.0, 3.0, 3.0])

@@ -86,8 +86,7 @@ def test_gpus_and_gpu_hours_are_those_counted_by_hand(
 
 
 @pytest.mark.parametrize(
-    ("case", "gpus"),
-    [("nodes-eksmng.json", {"A100-80GB": 16}), ("nodes-aks.json", {"H100-80GB-SXM5": 16})],
+    ("case", "gpus"), [("nodes-eksmng.json", {"A100-80GB": 16}), ("nodes-aks.json", {"H100-80GB-SXM5": 16})]
 )
 def test_instance_types_alone_name_model_and_number(case: str, gpus: dict[str, int], tmp_path: Path):
     assert installed(read_case(f"03-eks-karpenter/{case}", tmp_path)) == gpus
@@ -132,13 +131,7 @@ def node(name: str, labels: Json, capacity: Json, **more: Json) -> Json:
     ready = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-03-03T00:00:00Z"}
     status = {"capacity": {"cpu": "96", **capacity}, "conditions": [ready], **more.get("status", {})}
     about = {"name": name, "labels": labels, "annotations": more.get("annotations", {})}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": about,
-        "spec": more.get("spec", {}),
-        "status": status,
-    }
+    return {"apiVersion": "v1", "kind": "Node", "metadata": about, "spec": more.get("spec", {}), "status": status}
 
 
 def pod(name: str, on: str, limits: Json, **more: Any) -> Json:
@@ -312,11 +305,7 @@ def test_seven_gpus_on_an_instance_of_one_are_its_instances(tmp_path: Path):
             {f"{GPU}.product": "NVIDIA-L40S"},
             "64",
             0.0,
-            {
-                doubt("too many GPUs"): 1,
-                doubt("unknown GPU count"): 1,
-                "number of GPUs not known": 1,
-            },
+            {doubt("too many GPUs"): 1, doubt("unknown GPU count"): 1, "number of GPUs not known": 1},
         ),
         (
             {"accelerator": "nvidia-l40s"},
@@ -375,42 +364,23 @@ KUEUE = {"apiVersion": "kueue.x-k8s.io/v1beta1"}
 def test_the_queue_label_of_kueue_says_whose_a_pod_is(tmp_path: Path):
     label = {"labels": {"kueue.x-k8s.io/queue-name": "main"}}
     other = pod("b", "n1", {GPU: "1"}, metadata={"namespace": "art", "labels": {"kueue.x-k8s.io/queue-name": "solo"}})
-    leads = {
-        "kind": "LocalQueue",
-        "metadata": {"name": "main", "namespace": "team"},
-        "spec": {"clusterQueue": "lab"},
-    }
+    leads = {"kind": "LocalQueue", "metadata": {"name": "main", "namespace": "team"}, "spec": {"clusterQueue": "lab"}}
     found = dump(tmp_path, pod("a", "n1", {GPU: "1"}, metadata=label), other, KUEUE | leads)
     assert dict(found.jobs.select("job_id", "tenant").rows()) == {"team/a": "lab", "art/b": "solo"}
 
 
 def test_a_flavor_without_a_label_of_gpus_is_what_its_nodes_are(tmp_path: Path):
-    labels = {
-        "pool": "fast",
-        f"{GPU}.product": "Tesla-T4-SHARED",
-        f"{GPU}.replicas": "4",
-        f"{GPU}.count": "1",
-    }
+    labels = {"pool": "fast", f"{GPU}.product": "Tesla-T4-SHARED", f"{GPU}.replicas": "4", f"{GPU}.count": "1"}
     flavor = {"kind": "ResourceFlavor", "metadata": {"name": "f"}, "spec": {"nodeLabels": {"pool": "fast"}}}
     given = {"name": "main", "count": 2, "flavors": {GPU: "f"}, "resourceUsage": {GPU: "2"}}
     done = [
         {"type": "Admitted", "status": "True", "lastTransitionTime": "2026-03-02T08:00:00Z"},
-        {
-            "type": "Finished",
-            "status": "True",
-            "reason": "Succeeded",
-            "lastTransitionTime": "2026-03-02T18:00:00Z",
-        },
+        {"type": "Finished", "status": "True", "reason": "Succeeded", "lastTransitionTime": "2026-03-02T18:00:00Z"},
     ]
     template = {"spec": {"containers": [{"resources": {"limits": {GPU: "1"}}}]}}
     workload = {
         "kind": "Workload",
-        "metadata": {
-            "name": "w",
-            "namespace": "team",
-            "uid": "w",
-            "creationTimestamp": "2026-03-02T07:00:00Z",
-        },
+        "metadata": {"name": "w", "namespace": "team", "uid": "w", "creationTimestamp": "2026-03-02T07:00:00Z"},
         "spec": {"podSets": [{"name": "main", "count": 2, "template": template}]},
         "status": {"admission": {"clusterQueue": "q", "podSetAssignments": [given]}, "conditions": done},
     }
@@ -441,21 +411,12 @@ def claim(name: str, device_class: str, *allocated: tuple[str, str]) -> Json:
 
 
 def claiming(name: str, *claims: str) -> Json:
-    return pod(
-        name,
-        "n1",
-        {},
-        spec={"resourceClaims": [{"name": each, "resourceClaimName": each} for each in claims]},
-    )
+    return pod(name, "n1", {}, spec={"resourceClaims": [{"name": each, "resourceClaimName": each} for each in claims]})
 
 
 def test_partitions_of_amd_and_channels_of_a_compute_domain(tmp_path: Path):
     # ROCm/k8s-gpu-dra-driver deviceinfo.go: four partitions of one MI300X in QPX; NVIDIA: IMEX channels are no GPUs.
-    part = {
-        "type": "amdgpu-partition",
-        "productName": "AMD_Instinct_MI300X_OAM",
-        "partitionProfile": "qpx_nps1",
-    }
+    part = {"type": "amdgpu-partition", "productName": "AMD_Instinct_MI300X_OAM", "partitionProfile": "qpx_nps1"}
     slices = devices("gpu.amd.com", *[part | {"parentPciAddr": "0000:01:00.0"}] * 4)
     one = claim("one", "gpu.amd.com", ("gpu.amd.com", "d0"))
     channel = claim("imex", "compute-domain-default-channel.nvidia.com", ("compute-domain.nvidia.com", "channel-0"))

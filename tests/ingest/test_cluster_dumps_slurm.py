@@ -77,11 +77,7 @@ def test_types_of_sites_count_by_compute_sevenths(case: Unpack):
     [
         ("a100l.1", "a100l", "1g.10gb"),  # docs.mila.quebec, list of GPUs: 1/7 of compute, 10 GB
         ("a100l.2", "a100l", "2g.20gb"),
-        (
-            "nvidia_h100_80gb_hbm3_2g.20gb",
-            "nvidia_h100_80gb_hbm3",
-            "2g.20gb",
-        ),  # docs.alliancecan.ca, MIG: Fir
+        ("nvidia_h100_80gb_hbm3_2g.20gb", "nvidia_h100_80gb_hbm3", "2g.20gb"),  # docs.alliancecan.ca, MIG: Fir
         ("T4.2", "T4.2", None),  # a model without MIG has no slices
         ("gtx.7", "gtx.7", None),
     ],
@@ -117,9 +113,7 @@ def test_what_no_reader_knows_is_said_with_the_option_that_tells_it(file: Callab
     assert told.jobs.filter(job_id="1")["gpus", "profile_requested"].rows() == [(pytest.approx(6 / 7), "3g.20gb")]
 
 
-def test_a_stated_profile_that_the_model_has_not_is_refused_with_those_that_it_has(
-    file: Callable[..., Path],
-):
+def test_a_stated_profile_that_the_model_has_not_is_refused_with_those_that_it_has(file: Callable[..., Path]):
     path = file(f"{SACCT}1|{EIGHT_TO_NOON}|gres/gpu:half=2\n")
     with pytest.raises(TraceFormatError, match=r"MIG profile of A100-40GB: .*3g\.20gb.*got '3g\.40gb'"):
         read("slurm", path, tz="UTC", boards={"half": "A100-40GB:3g.40gb"})
@@ -177,27 +171,15 @@ JOBCOMP = (  # alex at FAU, public log of a support case; the format: SchedMD/sl
     [
         (JOBCOMP, "job completion log (jobcomp/filetxt)"),
         # SchedMD, sreport(1): the header of a report without --parsable
-        (
-            "-" * 80 + "\nCluster/Account/User Utilization 2026-03-01T00:00:00 - 2026-03-31T23:59:59\n",
-            "sreport",
-        ),
+        ("-" * 80 + "\nCluster/Account/User Utilization 2026-03-01T00:00:00 - 2026-03-31T23:59:59\n", "sreport"),
         # SchedMD, sinfo(1): default format
-        (
-            "PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\nbatch     up   infinite   2  alloc adev[8-9]\n",
-            "sinfo",
-        ),
+        ("PARTITION AVAIL  TIMELIMIT  NODES  STATE NODELIST\nbatch     up   infinite   2  alloc adev[8-9]\n", "sinfo"),
         # IBM Spectrum LSF, lsb.acct
-        (
-            '"JOB_FINISH" "10.1" 1772416537 40001 1001 33554438 4 1772416500 0 0 1772416537 "u06" "gpu"\n',
-            "LSF",
-        ),
+        ('"JOB_FINISH" "10.1" 1772416537 40001 1001 33554438 4 1772416500 0 0 1772416537 "u06" "gpu"\n', "LSF"),
         # Grid Engine, qacct(1)
         ("=" * 62 + "\nqname        gpu.q\nhostname     n1\nowner        ada\n", "Grid Engine"),
         # HTCondor manual, condor_history
-        (
-            " ID     OWNER          SUBMITTED   RUN_TIME     ST COMPLETED   CMD\n 7.0   ada  3/2 08:00\n",
-            "condor",
-        ),
+        (" ID     OWNER          SUBMITTED   RUN_TIME     ST COMPLETED   CMD\n 7.0   ada  3/2 08:00\n", "condor"),
         ("03/02/2026 05:33:09;E;7.torque;user=ada Resource_List.nodes=2:ppn=8:gpus=4\n", "PBS"),
         ("JobID,User,State,AllocTRES\n7,ada,COMPLETED,gres/gpu=1\n", "another delimiter"),
     ],
@@ -264,12 +246,7 @@ def warned(found: Dataset) -> dict[str, str]:
         ("05-two-clusters-one-dump", 3655.0525, 16, []),
         ("06b-shard-node", 5899.174583333333, 16, []),
         ("07b-mi250x-idle", 1443.2380555555555, 16, []),
-        (
-            "14-gpu-fell-off",
-            9613.550277777778,
-            32,
-            ["node that lists fewer GPUs than jobs were allocated on it"],
-        ),
+        ("14-gpu-fell-off", 9613.550277777778, 32, ["node that lists fewer GPUs than jobs were allocated on it"]),
         ("15-arrays-het-requeue", 137.0, 16, ["array of waiting tasks on one row"]),
         (
             "28b-untyped-two-profiles",
@@ -285,12 +262,7 @@ def warned(found: Dataset) -> dict[str, str]:
             25,
             ["277 jobs ask for 1g.5gb of A100-40GB; no GPU has such an instance today"],
         ),
-        (
-            "36b-one-old-whole-job",
-            1817.7644841269841,
-            12,
-            ["1 job asks for a whole A100-40GB; no GPU is whole today"],
-        ),
+        ("36b-one-old-whole-job", 1817.7644841269841, 12, ["1 job asks for a whole A100-40GB; no GPU is whole today"]),
     ],
 )
 def test_gpu_hours_and_gpus_of_a_cluster(
@@ -325,10 +297,7 @@ def test_steps_state_the_measured_use_of_their_job(case: Unpack):
 def test_clusters_of_one_file_are_told_apart(case: Unpack):
     found = read("slurm", case("05-two-clusters-one-dump/sacct.txt"), tz="UTC")
     assert found.jobs["attempt"].unique().to_list() == [1]
-    assert found.jobs["job_id"].str.extract("^(.*)/").value_counts(sort=True).rows() == [
-        ("vega", 190),
-        ("rigel", 160),
-    ]
+    assert found.jobs["job_id"].str.extract("^(.*)/").value_counts(sort=True).rows() == [("vega", 190), ("rigel", 160)]
 
 
 def test_shares_that_accounting_does_not_track_are_named(case: Unpack, tmp_path: Path):
@@ -488,10 +457,7 @@ SINFO_JSON = {  # SchedMD/slurm src/plugins/data_parser/v0.0.40/parsers.c, SINFO
     ("text", "gpus"),
     [
         (json.dumps(SINFO_JSON), 8),
-        (
-            "NODELIST|GRES|STATE|REASON|TIMESTAMP\ng1|gpu:a100:4(S:0-1)|drained|bad fan|2026-03-22T11:03:34\n",
-            4,
-        ),
+        ("NODELIST|GRES|STATE|REASON|TIMESTAMP\ng1|gpu:a100:4(S:0-1)|drained|bad fan|2026-03-22T11:03:34\n", 4),
         # slurm.conf(5): the settings of the cluster come first
         ("ClusterName=tux\nGresTypes=gpu\n# nodes\nNodeName=tux[1-3] Gres=gpu:2,shard:64\n", 6),
     ],

@@ -84,17 +84,10 @@ def pods(path: Path, node: Json, *found: tuple[str, float, float]) -> Path:
 def node(**labels: str) -> Json:
     """A node of one A100, as its labels and its number of devices have it."""
     devices = labels.get("nvidia.com/gpu.replicas", "1")
-    about = {
-        "name": "k1",
-        "labels": {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"},
-    }
+    about = {"name": "k1", "labels": {"nvidia.com/gpu.count": "1", "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}}
     about["labels"] |= labels  # type: ignore[operator]
     seen = {"type": "Ready", "status": "True", "lastHeartbeatTime": "2026-03-03T06:00:00Z"}
-    status = {
-        "capacity": {"nvidia.com/gpu": devices},
-        "allocatable": {"nvidia.com/gpu": devices},
-        "conditions": [seen],
-    }
+    status = {"capacity": {"nvidia.com/gpu": devices}, "allocatable": {"nvidia.com/gpu": devices}, "conditions": [seen]}
     return {"apiVersion": "v1", "kind": "Node", "metadata": about, "status": status}
 
 
@@ -130,12 +123,7 @@ def test_all_hours_are_matched_and_used(tmp_path: Path, dumps: str, expected: fl
 
 def test_idle_series_of_the_exporter_are_no_jobs(tmp_path: Path):
     """Some scrapes have exported_pod, others only the exporter's own pod (NVIDIA/dcgm-exporter, issue 237)."""
-    own = {
-        "pod": "nvidia-dcgm-exporter-7k2p",
-        "namespace": "gpu-operator",
-        "container": "exporter",
-        "job": "dcgm",
-    }
+    own = {"pod": "nvidia-dcgm-exporter-7k2p", "namespace": "gpu-operator", "container": "exporter", "job": "dcgm"}
     gpu = {"__name__": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gpu": "0", "Hostname": "k1", **own}
     workload = {"exported_pod": "a", "exported_namespace": "ns"}
     metrics = answer(tmp_path / "p.json", (gpu | workload, hours(0.5, 0, 2)), (gpu, hours(0.0, 2, 5)))
@@ -163,17 +151,9 @@ def test_series_of_several_pods_are_one_gpu_that_they_share(tmp_path: Path):
     """
     shared = {"nvidia.com/gpu.replicas": "4", "nvidia.com/gpu.sharing-strategy": "time-slicing"}
     found = [("p1", 0.0, 10.0), ("p2", 0.0, 10.0), ("p3", 5.0, 10.0)]
-    gpu = {
-        "__name__": "DCGM_FI_PROF_GR_ENGINE_ACTIVE",
-        "gpu": "0",
-        "Hostname": "k1",
-        "pod": "dcgm-exporter-dev-78z52",
-    }
+    gpu = {"__name__": "DCGM_FI_PROF_GR_ENGINE_ACTIVE", "gpu": "0", "Hostname": "k1", "pod": "dcgm-exporter-dev-78z52"}
     series = [
-        (
-            gpu | {"exported_pod": name, "exported_namespace": "ns", "vgpu": str(place)},
-            hours(0.714, first, last),
-        )
+        (gpu | {"exported_pod": name, "exported_namespace": "ns", "vgpu": str(place)}, hours(0.714, first, last))
         for place, (name, first, last) in enumerate(found)
     ]
     dump = pods(tmp_path / "d.json", node(**shared), *found)
@@ -207,13 +187,7 @@ def test_pods_that_share_a_gpu_may_stand_in_files_of_their_own(tmp_path: Path):
 
 def test_what_is_not_matched_is_told_and_counts_in_the_use_of_the_fleet(tmp_path: Path):
     """The label names pods of another cluster: nothing matched, a warning that names a job and the label."""
-    gpu = {
-        "__name__": "DCGM_FI_PROF_SM_ACTIVE",
-        "gpu": "0",
-        "Hostname": "k1",
-        "namespace": "ns",
-        "pod": "other",
-    }
+    gpu = {"__name__": "DCGM_FI_PROF_SM_ACTIVE", "gpu": "0", "Hostname": "k1", "namespace": "ns", "pod": "other"}
     metrics = answer(tmp_path / "p.json", (gpu, hours(0.5, 0, 2)))
     told = described([pods(tmp_path / "d.json", node(), ("a", 0, 2)), metrics], tmp_path / "out")
     assert told["telemetry"]["matched_gpu_hours"] == 0
@@ -416,23 +390,12 @@ def test_a_month_of_phases_owners_and_labels(tmp_path: Path):
     """
 
     def of_pod(name: str, first: float, last: float, **labels: str) -> tuple[Json, list[tuple[float, object]]]:
-        metric = {
-            "__name__": "kube_pod_container_resource_requests",
-            "namespace": "ml",
-            "pod": name,
-            "uid": name,
-        }
+        metric = {"__name__": "kube_pod_container_resource_requests", "namespace": "ml", "pod": name, "uid": name}
         own = {"container": "main", "resource": "nvidia_com_gpu", "node": "g1"}
         return metric | own | labels, hours(labels.pop("value", "1"), first, last)
 
     def phase(name: str, word: str, first: float, last: float) -> tuple[Json, list[tuple[float, object]]]:
-        metric = {
-            "__name__": "kube_pod_status_phase",
-            "namespace": "ml",
-            "pod": name,
-            "uid": name,
-            "phase": word,
-        }
+        metric = {"__name__": "kube_pod_status_phase", "namespace": "ml", "pod": name, "uid": name, "phase": word}
         return metric, hours(1, first, last)
 
     series = [
@@ -462,10 +425,7 @@ def test_a_month_of_phases_owners_and_labels(tmp_path: Path):
         ]  # fmt: skip
     cpu = {"resource": "cpu", "node": "c1"}
     series += [
-        (
-            {"__name__": "kube_pod_container_resource_requests", "namespace": "ml", "pod": "web", **cpu},
-            hours(4, 0, 6),
-        ),
+        ({"__name__": "kube_pod_container_resource_requests", "namespace": "ml", "pod": "web", **cpu}, hours(4, 0, 6)),
         ({"__name__": "kube_node_status_capacity", **cpu}, hours(64, 0, 6)),
     ]
     told = described([answer(tmp_path / "ksm.json", *series)], tmp_path / "out")
@@ -487,24 +447,10 @@ def test_own_labels_come_before_those_of_the_scrape(tmp_path: Path):
 
     Limits of GPUs equal the requests, and the scheduler's kube_pod_resource_request is their sum: eight GPUs, not 24.
     """
-    metric = {
-        "__name__": "kube_pod_container_resource_requests",
-        "resource": "amd_com_gpu",
-        "container": "kube-rbac",
-    }
+    metric = {"__name__": "kube_pod_container_resource_requests", "resource": "amd_com_gpu", "container": "kube-rbac"}
     metric |= {"pod": "prometheus-kube-state-metrics-0", "namespace": "monitoring", "node": "cpu-1"}
-    own = {
-        "exported_pod": "run",
-        "exported_namespace": "llm",
-        "exported_container": "main",
-        "exported_node": "am1",
-    }
-    sums = {
-        "__name__": "kube_pod_resource_request",
-        "resource": "amd.com/gpu",
-        "pod": "run",
-        "namespace": "llm",
-    }
+    own = {"exported_pod": "run", "exported_namespace": "llm", "exported_container": "main", "exported_node": "am1"}
+    sums = {"__name__": "kube_pod_resource_request", "resource": "amd.com/gpu", "pod": "run", "namespace": "llm"}
     limits = own | {"__name__": "kube_pod_container_resource_limits"}
     series = ((metric | each, hours(8, 0, 2)) for each in (own, limits))
     found = read("auto", answer(tmp_path / "ksm.json", *series, (sums, hours(8, 0, 2))))

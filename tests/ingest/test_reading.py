@@ -70,9 +70,7 @@ NASTY = [
 
 mutations = st.lists(
     st.tuples(
-        st.floats(0, 1),
-        st.sampled_from([0, 1, 4, 40]),
-        st.one_of(st.sampled_from(NASTY), st.binary(max_size=8)),
+        st.floats(0, 1), st.sampled_from([0, 1, 4, 40]), st.one_of(st.sampled_from(NASTY), st.binary(max_size=8))
     ),
     min_size=1,
     max_size=5,

@@ -91,10 +91,7 @@ def _write(name: str, content: bytes) -> Callable[[Path], object]:
         (_write("provenance.json", b"\xff"), "provenance.json: expected a JSON file"),
         (_write("provenance.json", b"[" * 100_000), "provenance.json: expected a JSON file"),
         (_write("provenance.json", b'{"format": "gpuplanner trace 1"}'), "of another format"),
-        (
-            _write("provenance.json", b'{"format": "gpuplanner dataset 2"}'),
-            "expected the facts of each source",
-        ),
+        (_write("provenance.json", b'{"format": "gpuplanner dataset 2"}'), "expected the facts of each source"),
         (_forget("jobs.parquet"), "jobs.parquet: expected a table"),
         (_write("jobs.parquet", b"PAR1PAR1"), "jobs.parquet: expected a table"),
         (lambda folder: shutil.copy(folder / "rejects.parquet", folder / "jobs.parquet"), "jobs.parquet"),

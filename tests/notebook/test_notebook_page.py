@@ -13,12 +13,7 @@ HOSTILE = "<script>fetch('https://example.org')</script>"
 
 
 def cell(source: str, *outputs: dict[str, str]) -> dict[str, object]:
-    return {
-        "cell_type": "code",
-        "source": source,
-        "metadata": {},
-        "outputs": [{"data": one} for one in outputs],
-    }
+    return {"cell_type": "code", "source": source, "metadata": {}, "outputs": [{"data": one} for one in outputs]}
 
 
 def strangers(page, event: str = "request") -> list[str]:

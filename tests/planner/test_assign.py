@@ -25,14 +25,7 @@ from gpuplanner.planner.plan_search import plan
 from gpuplanner.planner.plan_verification import verify
 
 NAMES = ["1g.5gb", "3g.20gb", "gpu"]
-CUTS = (
-    "7g.40gb:1",
-    "4g.20gb:1,3g.20gb:1",
-    "4g.20gb:1,1g.5gb:3",
-    "3g.20gb:2",
-    "2g.10gb:3,1g.5gb:1",
-    "1g.5gb:7",
-)
+CUTS = ("7g.40gb:1", "4g.20gb:1,3g.20gb:1", "4g.20gb:1,1g.5gb:3", "3g.20gb:2", "2g.10gb:3,1g.5gb:1", "1g.5gb:7")
 
 
 @settings(max_examples=15, deadline=None)
@@ -44,12 +37,7 @@ def test_cuts_are_as_few_as_the_counts_allow(problem_of: Any, data: st.DataObjec
     per_node = data.draw(st.integers(1, 4))
     initial = data.draw(st.sampled_from([None, {"1g.5gb:7": 2, "gpu": 1}, {"4g.20gb:1,3g.20gb:1": 1}]))
     problem = problem_of(
-        demand.reshape(1, 3, slots),
-        NAMES,
-        gpus=7,
-        gpus_per_node=per_node,
-        initial=initial,
-        change_gpu_hours=0.3,
+        demand.reshape(1, 3, slots), NAMES, gpus=7, gpus_per_node=per_node, initial=initial, change_gpu_hours=0.3
     )
     found = plan(problem)
     frame = assign(found, problem)
@@ -100,10 +88,7 @@ def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.D
     states = data.draw(st.lists(state, min_size=2, max_size=4))
     counts = [[slot.count(text) for text in layouts] for slot in states]
     problem = problem_of(
-        np.zeros((1, 1, len(states))),
-        ["1g.5gb"],
-        gpus=gpus,
-        gpus_per_node=data.draw(st.integers(1, 3)),
+        np.zeros((1, 1, len(states))), ["1g.5gb"], gpus=gpus, gpus_per_node=data.draw(st.integers(1, 3))
     )
     slots = numbered(problem, layouts, counts)
     assert [Counter(slot) for slot in slots] == [Counter(slot) for slot in states]
@@ -121,9 +106,7 @@ def test_new_cuts_harm_as_little_as_any_choice_would(problem_of: Any, data: st.D
     assert count_numbered_changes(problem, layouts, np.array(counts))[0] == max(cuts)
 
 
-def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_needs_a_reboot(
-    problem_of: Any,
-) -> None:
+def test_an_idle_cut_that_keeps_an_instance_is_taken_rather_than_a_gpu_that_needs_a_reboot(problem_of: Any) -> None:
     """Its 4g stays, no A100 is rebooted, and fewer instances are made than on one where as many are destroyed."""
     old, new, other = "4g.20gb:1,3g.20gb:1", "4g.20gb:1,1g.5gb:3", "7g.40gb:1"
     problem = problem_of(np.zeros((1, 1, 2)), ["1g.5gb"], gpus=5, gpus_per_node=2)

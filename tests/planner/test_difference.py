@@ -75,11 +75,7 @@ def dump(tmp_path: Path) -> Any:
 
 def test_what_goes_and_who_is_in_the_way(dump: Any, planned: Path) -> None:
     """Two GPUs of seven instances each: fourteen go. The whole one is named, too, and its pod has to end."""
-    now = dump(
-        node("n1", SEVENTHS),
-        pod("train", "n1", "nvidia.com/mig-1g.10gb"),
-        pod("big", "n1", "nvidia.com/gpu"),
-    )
+    now = dump(node("n1", SEVENTHS), pod("train", "n1", "nvidia.com/mig-1g.10gb"), pod("big", "n1", "nvidia.com/gpu"))
     found = compare_with_plan([now], planned)
     assert found.changes["instances_removed"].sum() == 14
     assert found.changes["instances_made"].sum() == 8

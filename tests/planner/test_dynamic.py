@@ -43,11 +43,7 @@ def random_problem(problem_of: Any, seed: int, **changes: Any) -> PlanProblem:
     layouts = PlanArrays.from_problem(problem).layouts
     if layouts and rng.random() < 0.6:
         start = dict(
-            zip(
-                layouts,
-                rng.multinomial(int(rng.integers(gpus + 1)), [1 / len(layouts)] * len(layouts)),
-                strict=True,
-            )
+            zip(layouts, rng.multinomial(int(rng.integers(gpus + 1)), [1 / len(layouts)] * len(layouts)), strict=True)
         )
         problem = problem_of(
             demand, profiles, **(values | {"initial": {k: int(n) for k, n in start.items()}} | changes)

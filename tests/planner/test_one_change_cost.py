@@ -54,17 +54,7 @@ def problem_of(gpu_model, actuator, before, after, change=None):
     demand = [[ASKED[text][1] * (profile == ASKED[text][0]) for text in (before, after)] for profile in profiles]
     change = change or find_change_cost(Scenario(actuator=actuator), gpu_model)
     return PlanProblem(
-        gpu_model,
-        1,
-        1,
-        MONDAY,
-        1,
-        ["ads"],
-        profiles,
-        [demand],
-        initial={before: 1},
-        change=change,
-        nodes=["n1"],
+        gpu_model, 1, 1, MONDAY, 1, ["ads"], profiles, [demand], initial={before: 1}, change=change, nodes=["n1"]
     )
 
 
@@ -124,13 +114,7 @@ def test_what_a_plan_pays_by_hand():
         ChangeCost.from_catalogue(make_non_mig_model("T4")).plan_gpu_hours(8) == 0.25
     )  # never paid: there is nothing to cut
     demand = [[[2, 3]]]
-    pool = {
-        "gpus_per_node": 8,
-        "slot_start": MONDAY,
-        "interval_hours": 1,
-        "tenants": ["t"],
-        "profiles": ["3g.40gb"],
-    }
+    pool = {"gpus_per_node": 8, "slot_start": MONDAY, "interval_hours": 1, "tenants": ["t"], "profiles": ["3g.40gb"]}
     assert PlanProblem(AMPERE, 8, demand=demand, **pool).change == ChangeCost.from_catalogue(AMPERE)
     assert PlanProblem(HOPPER, 8, demand=demand, **pool).change_gpu_hours == 0.25
 
@@ -181,9 +165,6 @@ def test_a_drain_is_stated_once_by_the_gpu_model_and_holds_everywhere():
     table = assign(plan(problem), problem)
     index = change_index(table, HOPPER, change=slow, drain=make_drain_rule(Scenario(), slow))
     assert (index["give_up_at"] - index["planned"]).to_list() == [timedelta(hours=2)] * index.height != []
-    for scripts in (
-        to_change_scripts(table, HOPPER, change=slow),
-        to_slurm_files(table, HOPPER, change=slow),
-    ):
+    for scripts in (to_change_scripts(table, HOPPER, change=slow), to_slurm_files(table, HOPPER, change=slow)):
         text = "".join(script for name, script in scripts.items() if name.startswith("change-"))
         assert 'timeout_s="${TIMEOUT_S:-7200}"' in text

@@ -141,13 +141,7 @@ def test_numbered_gpus_stay_within_the_power_of_racks(problem_of: Any, seed: int
     prices = StatePrices(parked_price=0.1, dress=0.2, instance=0.01, drain=0.1, mode=float(rng.choice([0, 0.3])))
     first = {"initial": {"gpu": 1}, "parked": {"2g.10gb:3": 1}} if power * racks > 2 and rng.random() < 0.5 else {}
     problem = problem_of(
-        demand,
-        ["2g.10gb", "3g.20gb", "gpu"],
-        gpus=gpus,
-        gpus_per_node=size,
-        prices=prices,
-        limits=limits,
-        **first,
+        demand, ["2g.10gb", "3g.20gb", "gpu"], gpus=gpus, gpus_per_node=size, prices=prices, limits=limits, **first
     )
     found = plan(problem, gap_target=0.02)
     assert verify(found, problem, assign(found, problem)) == []
@@ -160,12 +154,7 @@ def test_a_transition_costs_what_the_best_assignment_of_gpus_costs(problem_of: A
     rng = np.random.default_rng(seed)
     problem = random_problem(problem_of, seed)
     problem = problem_of(
-        problem.demand,
-        problem.profiles,
-        gpu_model=problem.gpu_model,
-        gpus=6,
-        prices=problem.prices,
-        gpus_per_node=6,
+        problem.demand, problem.profiles, gpu_model=problem.gpu_model, gpus=6, prices=problem.prices, gpus_per_node=6
     )
     arrays = PlanArrays.from_problem(problem)
     layouts = list(dict.fromkeys([*arrays.layouts, "gpu"]))

@@ -30,10 +30,7 @@ ONE = [[[1.0, 2.0]]]
         ({"slot_start": datetime(2026, 1, 1)}, "slot_start must be a datetime with time zone"),
         ({"profiles": ["1g.5gb", "1g.5gb"]}, "profiles must differ"),
         ({"demand": [[["x"]]]}, "numbers in three dimensions"),
-        (
-            {"demand": [[[1.0, float("nan")]]]},
-            "demand is not finite 1 times, first for tenant0, 1g.5gb, interval 1",
-        ),
+        ({"demand": [[[1.0, float("nan")]]]}, "demand is not finite 1 times, first for tenant0, 1g.5gb, interval 1"),
         ({"demand": [[[-1.0, -2.0]]]}, "demand is below 0 2 times"),
         ({"unmet_price": [1.0, 2.0]}, "unmet_price must have one entry"),
         ({"available": [1]}, "available must have one entry for each of 2 intervals, not 1"),

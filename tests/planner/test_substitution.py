@@ -57,10 +57,7 @@ def can_match(requests: list[str], instances: list[str]) -> bool:
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(
-    requests=st.lists(st.sampled_from(NAMES), max_size=5),
-    instances=st.lists(st.sampled_from(NAMES), max_size=6),
-)
+@given(requests=st.lists(st.sampled_from(NAMES), max_size=5), instances=st.lists(st.sampled_from(NAMES), max_size=6))
 def test_up_sets_and_augmenting_paths_decide_every_matching(requests: list[str], instances: list[str]) -> None:
     asked, there = tuple(dict.fromkeys(requests)), tuple(dict.fromkeys(instances))
     possible = can_match(requests, instances)

@@ -100,12 +100,7 @@ def test_the_range_of_a_rough_search_holds_the_true_price(problem_of: Any, least
 
 def test_other_sizes_keep_names_service_and_cut_gpus(problem_of: Any) -> None:
     problem = problem_of(
-        [[[1, 1]]],
-        ["3g.20gb"],
-        gpus=4,
-        nodes=["a", "b"],
-        available=[4, 1],
-        initial={"3g.20gb:2": 2, "gpu": 1},
+        [[[1, 1]]], ["3g.20gb"], gpus=4, nodes=["a", "b"], available=[4, 1], initial={"3g.20gb:2": 2, "gpu": 1}
     )
     smaller, larger = with_limit(problem, gpus=2), with_limit(problem, gpus=5)
     assert (smaller.nodes, smaller.available, smaller.initial) == (problem.nodes, (2, 0), problem.initial)

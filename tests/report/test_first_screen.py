@@ -132,11 +132,7 @@ def thin_trace(folder) -> str:
             )
         )
     trace = load_dataset("sample")
-    told = {
-        **trace.provenance,
-        "span_start": START.isoformat(),
-        "span_end": (START + timedelta(days=3)).isoformat(),
-    }
+    told = {**trace.provenance, "span_start": START.isoformat(), "span_end": (START + timedelta(days=3)).isoformat()}
     write_dataset(Dataset({"jobs": pl.concat(rows)}, trace.rejects, trace.quality, told), folder / "thin")
     return str(folder / "thin")
 
@@ -367,10 +363,7 @@ def test_hostile_names_stay_text():
     )  # fmt: skip
     curve = tuple(dataclasses.replace(point, job_size=evil) for point in found.wait_curve)
     shown = render_first_screen(
-        dataclasses.replace(found, decision=one, wait_curve=curve),
-        period=evil,
-        doubts=[evil],
-        links=[(evil, evil)],
+        dataclasses.replace(found, decision=one, wait_curve=curve), period=evil, doubts=[evil], links=[(evil, evil)]
     )
     assert "<script>alert" not in shown
 

@@ -50,12 +50,7 @@ class Killer:
     again: list[str] = field(default_factory=list)
 
     def watch(
-        self,
-        kill: Callable[[], list[str]],
-        told: Iterator[str],
-        *,
-        to_the_end: bool = False,
-        anew: Sequence[str] = (),
+        self, kill: Callable[[], list[str]], told: Iterator[str], *, to_the_end: bool = False, anew: Sequence[str] = ()
     ) -> None:
         """Read so many lines, wait a while, kill; note steps that were begun although they stood as done."""
         stood = {

@@ -49,11 +49,7 @@ class Walked:
 
     scenario: Scenario
     decision: Decision
-    findings: tuple[str, ...] = (
-        "Half the time went to <waiting>.",
-        "Nobody asks too much.",
-        "Keep the fleet.",
-    )
+    findings: tuple[str, ...] = ("Half the time went to <waiting>.", "Nobody asks too much.", "Keep the fleet.")
     plan: None = None
 
     def to_json(self):
@@ -175,11 +171,7 @@ def test_a_failed_step_goes_on_without_the_earlier_ones(half_year, works, tmp_pa
     with pytest.raises(GpuPlannerError, match="cell 4"):
         run(half_year, SIX, tmp_path)
     failed = read_chain(tmp_path).months[-1]
-    assert (failed.month, failed.steps[-1].state, failed.steps[-1].error) == (
-        "2026-03",
-        "failed",
-        "cell 4: no",
-    )
+    assert (failed.month, failed.steps[-1].state, failed.steps[-1].error) == ("2026-03", "failed", "cell 4: no")
     assert not (tmp_path / "ledgers/2026-03.parquet").exists()
     run(half_year, SIX, tmp_path)
     assert {month: works.done[month, "report"] for month in SIX} == dict.fromkeys(SIX, 1) | {"2026-03": 2}
@@ -501,12 +493,9 @@ def test_schedules_quote_what_they_are_given(kind, command):
     code, out, _ = command("schedule", kind, "--data", "/data/50% of 'us'", "--at", "23:05")
     assert code == 0
     assert re.search("@[A-Z]+@", out) is None
-    assert {
-        "cron": "5 23 * * *",
-        "systemd": "23:05:00 UTC",
-        "ci": '"5 23 * * *"',
-        "kubernetes": '"5 23 * * *"',
-    }[kind] in out
+    assert {"cron": "5 23 * * *", "systemd": "23:05:00 UTC", "ci": '"5 23 * * *"', "kubernetes": '"5 23 * * *"'}[
+        kind
+    ] in out
     assert command("schedule", kind, "--data", "a\nb")[0] == 2
 
 

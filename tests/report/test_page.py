@@ -33,11 +33,7 @@ def costs() -> pl.DataFrame:
 
 
 def ways() -> pl.DataFrame:
-    rows = [
-        ("today", 9000.0, 0.0, "today"),
-        (HOSTILE, 6500.0, 8.0, "tuned"),
-        (HOSTILE, 6000.0, 33.0, "setting"),
-    ]
+    rows = [("today", 9000.0, 0.0, "today"), (HOSTILE, 6500.0, 8.0, "tuned"), (HOSTILE, 6000.0, 33.0, "setting")]
     return pl.DataFrame(rows, schema=["policy", "gpu_hours", "added_wait_p95_minutes", "kind"], orient="row")
 
 
@@ -238,11 +234,7 @@ def test_without_scripts_pictures_take_the_place_of_charts(browser, html, tmp_pa
 @pytest.mark.parametrize("width", [1200, 640, 333])
 def test_page_and_python_lay_charts_out_alike(opened, width):
     tab, _ = opened
-    for chart in (
-        plots.plot_costs(costs(), unit="USD"),
-        plots.plot_frontier(ways()),
-        plots.plot_demand(demand()),
-    ):
+    for chart in (plots.plot_costs(costs(), unit="USD"), plots.plot_frontier(ways()), plots.plot_demand(demand())):
         spec = plots.chart_spec(chart)
         assert tab.evaluate("([spec, width]) => fitted(spec, width)", [spec, width]) == plots.fitted(spec, width)
 

@@ -34,15 +34,7 @@ pytestmark = pytest.mark.notebook
 
 def test_folder_holds_everything_and_its_hashes(report):
     manifest = json.loads((report / "manifest.json").read_text())["files"]
-    expected = {
-        "index.html",
-        "appendix.html",
-        "message.txt",
-        "summary.md",
-        "study.json",
-        "workbook.xlsx",
-        "plan.json",
-    }
+    expected = {"index.html", "appendix.html", "message.txt", "summary.md", "study.json", "workbook.xlsx", "plan.json"}
     assert expected | {"export/README.md", "tables/README.md", "tables/ledger.parquet"} <= set(manifest)
     assert all(sha256(report / name) == told["sha256"] for name, told in manifest.items())
     assert (report / "index.html").stat().st_size <= 3_000_000
@@ -104,14 +96,7 @@ def test_what_is_sent_says_what_the_page_says_and_is_linked_from_it(report):
     assert shown["all_allocated"] == f"{sum(row.allocated_gpu_hours for row in one.teams):,.0f}"
     assert held == pytest.approx(sum(row.allocated_gpu_hours for row in one.teams if row.team != "__unallocated__"))
     beside = re.findall(r'<a href="([^"#]*)">', page)
-    assert {
-        "workbook.xlsx",
-        "appendix.html",
-        "message.txt",
-        "summary.md",
-        "report.ipynb",
-        "study.json",
-    } <= set(beside)
+    assert {"workbook.xlsx", "appendix.html", "message.txt", "summary.md", "report.ipynb", "study.json"} <= set(beside)
     assert all((report / path).exists() for path in beside)
 
 
@@ -277,14 +262,9 @@ def test_notebook_that_shows_nothing_is_refused(tmp_path, quick):
     [
         pytest.param("01_demand_and_phases", {}, marks=pytest.mark.long),
         pytest.param(
-            "02_forecast",
-            {"cutoffs": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"},
-            marks=pytest.mark.long,
+            "02_forecast", {"cutoffs": 6, "models": "Naive,SeasonalNaive,HourOfDay,RunOff"}, marks=pytest.mark.long
         ),
-        (
-            "03_static_vs_dynamic",
-            {"policies": "mig_static,power_down_idle", "actuator": "slurm", "month": "2026-02"},
-        ),
+        ("03_static_vs_dynamic", {"policies": "mig_static,power_down_idle", "actuator": "slurm", "month": "2026-02"}),
         pytest.param("04_mig_layouts", {"horizon_intervals": 48, "work_limit": 30}, marks=pytest.mark.long),
         pytest.param("05_size_a_job", {}, marks=pytest.mark.long),
         pytest.param("06_cost_review", {}, marks=pytest.mark.long),
@@ -309,10 +289,7 @@ def test_openb_numbers_equal_a_short_query(public_data, tmp_path):
     pods = public_data / "alibaba_gpu_v2023" / "openb_pod_list_default.csv.gz"
     nodes = public_data / "alibaba_gpu_v2023" / "openb_node_list_gpu_node.csv"
     write_dataset(read("openb", pods, nodes=nodes), tmp_path / "openb")
-    found = evaluate(
-        Scenario(data=str(tmp_path / "openb"), replications=2, policies="fewer_nodes"),
-        cache=False,
-    )
+    found = evaluate(Scenario(data=str(tmp_path / "openb"), replications=2, policies="fewer_nodes"), cache=False)
     raw = pl.read_csv(pods).with_columns(gpus=pl.col("num_gpu") * pl.col("gpu_milli") / 1000)
     small = raw.filter((pl.col("gpus") > 0) & (pl.col("gpus") <= 1))
     assert found.headline.small_jobs == small.height == 6989

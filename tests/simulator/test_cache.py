@@ -69,15 +69,7 @@ def test_what_an_inner_stage_read_before_it_failed_counts_as_well():
 
 @pytest.mark.parametrize(
     "whole",
-    [
-        asdict,
-        vars,
-        hash,
-        repr,
-        Scenario.to_yaml,
-        lambda one: replace(one, seed=1),
-        lambda one: one == Scenario(),
-    ],
+    [asdict, vars, hash, repr, Scenario.to_yaml, lambda one: replace(one, seed=1), lambda one: one == Scenario()],
     ids=["asdict", "vars", "hash", "repr", "yaml", "replace", "equal"],
 )
 def test_who_takes_a_scenario_as_a_whole_reads_all_of_it(whole):

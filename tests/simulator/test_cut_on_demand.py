@@ -99,13 +99,7 @@ def test_no_gpu_is_ever_oversubscribed():
         (requests, fleet), options = as_engine_takes_it(case)
         outcome = simulate_requests(requests, fleet, **options)
         rows = [
-            (
-                node,
-                profile,
-                amount,
-                outcome.start_s[request],
-                outcome.start_s[request] + requests.run_s[request],
-            )
+            (node, profile, amount, outcome.start_s[request], outcome.start_s[request] + requests.run_s[request])
             for request, node, profile, amount in outcome.allocations.iter_rows()
         ]
         for node, gpus in enumerate(fleet.gpus.tolist()):

@@ -1,4 +1,4 @@
-"""The fast path for equal nodes against the loop over nodes, a slow program, and a queue whose mean wait is known."""
+"""Jobs on nodes of equal size against a slow program, and queues whose mean wait is known."""
 
 from __future__ import annotations
 
@@ -7,12 +7,10 @@ import math
 import numpy as np
 import pytest
 
-from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 from gpuplanner.simulator.replications import mean_interval
-from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import simulate_requests
+from tests.simulator.equal_nodes import start_jobs
 
-CASES = 100
+CASES = 40
 
 
 def random_jobs(seed):
@@ -70,36 +68,13 @@ def start_slowly(submit_s, run_s, gpus, nodes, per_node, passing, shortest_first
     return start_s
 
 
-@pytest.mark.parametrize("passing", [False, True])
-@pytest.mark.parametrize("shortest_first", [False, True])
-def test_starts_are_those_of_the_loop_over_nodes_and_of_the_slow_program(passing, shortest_first):
+@pytest.mark.parametrize("queue", ["fifo", "pass", "sjf"])
+def test_starts_are_those_of_the_slow_program(queue):
     for seed in range(CASES):
         submit_s, run_s, gpus, nodes, per_node = random_jobs(seed)
-        fast = start_jobs_on_equal_nodes(
-            submit_s, run_s, gpus, nodes=nodes, gpus_per_node=per_node, passing=passing,
-            shortest_first=shortest_first,
-        )  # fmt: skip
-        zeros = np.zeros(len(gpus), np.int64)
-        requests = NodeRequests(
-            submit_s,
-            submit_s,
-            run_s,
-            run_s,
-            zeros,
-            gpus,
-            -(-gpus // per_node),
-            per=np.minimum(gpus, per_node),
-        )
-        general = simulate_requests(
-            requests,
-            NodeFleet.of_full_gpus([per_node] * nodes),
-            queue="pass" if passing else "strict",
-            order=run_s if shortest_first else None,
-        )
-        assert fast.tolist() == general.start_s.tolist(), seed
-        if seed % 5 == 0:
-            slow = start_slowly(submit_s, run_s, gpus, nodes, per_node, passing, shortest_first)
-            assert fast.tolist() == slow, seed
+        found = start_jobs(submit_s, run_s, gpus, nodes=nodes, gpus_per_node=per_node, queue=queue)
+        slow = start_slowly(submit_s, run_s, gpus, nodes, per_node, queue == "pass", queue == "sjf")
+        assert found.tolist() == slow, seed
 
 
 @pytest.mark.parametrize(("servers", "load"), [(1, 0.7), (4, 0.8), (7, 0.8)])
@@ -110,7 +85,7 @@ def test_mean_wait_is_that_of_erlang_c(servers, load):
         rng = np.random.default_rng([2026, servers, replication])
         submit_s = np.cumsum(rng.exponential(mean_s / servers / load, jobs))
         run_s = rng.exponential(mean_s, jobs)
-        start_s = start_jobs_on_equal_nodes(submit_s, run_s, np.ones(jobs, np.int64), nodes=servers, gpus_per_node=1)
+        start_s = start_jobs(submit_s, run_s, np.ones(jobs, np.int64), nodes=servers, gpus_per_node=1)
         waits.append(float((start_s - submit_s)[warm_up:].mean()))
     offered = servers * load
     waiting = offered**servers / math.factorial(servers) / (1 - load)
@@ -141,9 +116,7 @@ def test_mean_wait_of_one_server_is_that_of_pollaczek_and_khinchine(draw, second
     for replication in range(20):
         rng = np.random.default_rng([2026, 1, replication])
         submit_s = np.cumsum(rng.exponential(mean_s / load, jobs))
-        start_s = start_jobs_on_equal_nodes(
-            submit_s, mean_s * draw(rng, jobs), np.ones(jobs, np.int64), nodes=1, gpus_per_node=1
-        )
+        start_s = start_jobs(submit_s, mean_s * draw(rng, jobs), np.ones(jobs, np.int64), nodes=1, gpus_per_node=1)
         waits.append(float((start_s - submit_s)[warm_up:].mean()))
     expected = mean_s * load * second_moment / (2 * (1 - load))
     known = mean_interval(waits, level=0.99)

@@ -11,12 +11,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
-from gpuplanner.simulator.job_list_simulation import (
-    read_job_list,
-    simulate_job_list,
-    start_jobs_on_equal_nodes,
-    summarize_run,
-)
+from gpuplanner.simulator.job_list_simulation import read_job_list, simulate_job_list, summarize_run
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
 
@@ -24,10 +19,10 @@ HEAD = "job_id,submit_time,duration,num_gpus\n"
 WITH_LIMIT = "job_id,submit_time,duration,num_gpus,limit_s\n"
 FOUR_JOBS = HEAD + "a,0,100,6\nb,1,100,8\nc,2,90,2\nd,3,30,2\n"
 PUBLISHED_RULES = {
-    "fifo strict": {},
-    "sjf strict": {"shortest_first": True},
-    "fifo, fitting jobs pass": {"passing": True},
-    "sjf, fitting jobs pass": {"passing": True, "shortest_first": True},
+    "fifo strict": ("strict", False),
+    "sjf strict": ("strict", True),
+    "fifo, fitting jobs pass": ("pass", False),
+    "sjf, fitting jobs pass": ("pass", True),
 }
 
 PUBLISHED_COLUMNS = {
@@ -57,10 +52,7 @@ def write_list(tmp_path):
         (HEAD + "a,0,5\nb,0,5,1,7\n", "expected a CSV file.*output of sacct or another scheduler use gpuplanner start"),
         (HEAD, "at least one job; got no rows"),
         ("job_id,submit_time,num_gpus\na,0,1\n", "got no 'duration'"),
-        (
-            HEAD + "a,0,5,1\nb,0,-5,1\n",
-            "'duration': expected a number from 0 to 1e12; got 1 of 2 others: 'row 2: -5'",
-        ),
+        (HEAD + "a,0,5,1\nb,0,-5,1\n", "'duration': expected a number from 0 to 1e12; got 1 of 2 others: 'row 2: -5'"),
         (HEAD + "a,0,5,0\n", "'num_gpus': expected a whole number from 1"),
         (HEAD + "a,0,5,1.5\n", "'num_gpus'.*row 1: 1.5"),
         (HEAD + "a,soon,5,1\n", "'submit_time'.*row 1: soon"),
@@ -84,11 +76,7 @@ def test_gzip_optional_columns_and_remarks(tmp_path):
     rows = "job_id,submit_time,duration,num_gpus,tenant,limit_s,tier\nb,1,5,1,y,,0\na,0,5,1,x,9,1\nz,0,0,1,x,,0\n"
     path.write_bytes(gzip.compress(rows.encode()))
     jobs, remarks = read_job_list(path)
-    assert jobs.select("job_id", "tenant", "limit_s").rows() == [
-        ("a", "x", 9.0),
-        ("z", "x", 0.0),
-        ("b", "y", 5.0),
-    ]
+    assert jobs.select("job_id", "tenant", "limit_s").rows() == [("a", "x", 9.0), ("z", "x", 0.0), ("b", "y", 5.0)]
     assert [remark.partition(":")[0] for remark in remarks] == [
         "columns that are not read", "rows out of order of submission", "submissions at the instant of another",
         "durations of zero",
@@ -120,24 +108,11 @@ def test_published_figures_hold_to_every_digit(public_data):
     rows = list(published_rows(public_data))
     assert len(rows) == 10
     for row, jobs, nodes, per_node in rows:
-        start_s = start_jobs_on_equal_nodes(
-            jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy(), jobs["gpus"].to_numpy(),
-            nodes=nodes, gpus_per_node=per_node, **PUBLISHED_RULES[row["policy"]],
-        )  # fmt: skip
-        assert_published(row, jobs, pl.Series(start_s))
-
-
-@pytest.mark.data
-@pytest.mark.long
-def test_the_loop_over_nodes_has_the_published_figures_too(public_data):
-    rows = [each for each in published_rows(public_data) if each[0]["policy"] == "fifo strict"]
-    assert len(rows) == 5
-    for row, jobs, nodes, per_node in rows:
         submit_s, run_s, gpus = (jobs[name].to_numpy() for name in ("submit_s", "run_s", "gpus"))
-        per = np.minimum(gpus, per_node)
+        per, (queue, shortest_first) = np.minimum(gpus, per_node), PUBLISHED_RULES[row["policy"]]
         asked = NodeRequests(submit_s, submit_s, run_s, run_s, 0 * gpus, gpus, -(-gpus // per_node), per)
-        start_s = simulate_requests(asked, NodeFleet.of_full_gpus([per_node] * nodes), queue="strict").start_s
-        assert_published(row, jobs, pl.Series(start_s))
+        fleet, order = NodeFleet.of_full_gpus([per_node] * nodes), run_s if shortest_first else None
+        assert_published(row, jobs, pl.Series(simulate_requests(asked, fleet, queue=queue, order=order).start_s))
 
 
 @pytest.mark.data

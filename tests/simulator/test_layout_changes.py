@@ -11,17 +11,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.simulator.planned_layout_changes import LayoutChanges
 from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet, NodeNetwork, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_requests
-from tests.simulator.hand_cases import (
-    HALVES,
-    LARGER,
-    OFF,
-    SEVENTHS,
-    WHOLE,
-    fleet_of,
-    pools_of,
-    requests_of,
-    starts_of,
-)
+from tests.simulator.hand_cases import HALVES, LARGER, OFF, SEVENTHS, WHOLE, fleet_of, pools_of, requests_of, starts_of
 
 INFINITE = math.inf
 
@@ -42,12 +32,7 @@ def drains(*rows, ahead_s=0.0, limit_s=INFINITE, takes_s=60.0, before_change=Fal
 def serve(rows, fleet, changes, queue="strict", **options):
     """Starts by name, and the outcome."""
     outcome = simulate_requests(
-        requests_of(*rows, per_node=int(fleet.gpus[0])),
-        fleet,
-        queue=queue,
-        changes=changes,
-        larger=LARGER,
-        **options,
+        requests_of(*rows, per_node=int(fleet.gpus[0])), fleet, queue=queue, changes=changes, larger=LARGER, **options
     )
     return starts_of(rows, outcome), outcome
 

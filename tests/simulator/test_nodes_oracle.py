@@ -220,8 +220,7 @@ ARRIVALS, GROUPS, LEVEL = 240_000, 30, 0.99
 
 
 @pytest.mark.parametrize(
-    ("gpus", "load", "queue"),
-    [([1], 0.6, "strict"), ([1, 1, 1, 1], 0.75, "easy"), ([2, 1], 0.7, "strict")],
+    ("gpus", "load", "queue"), [([1], 0.6, "strict"), ([1, 1, 1, 1], 0.75, "easy"), ([2, 1], 0.7, "strict")]
 )
 def test_mean_wait_of_exponential_requests_is_erlangs(gpus, load, queue):
     servers = sum(gpus)

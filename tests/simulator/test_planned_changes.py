@@ -95,9 +95,7 @@ def test_the_cases_have_changes_of_all_kinds_and_starts_under_a_cordon():
 
 
 @in_batches
-def test_nodes_hold_no_more_than_they_offer_when_a_request_starts_and_none_starts_while_they_are_partitioned(
-    number,
-):
+def test_nodes_hold_no_more_than_they_offer_when_a_request_starts_and_none_starts_while_they_are_partitioned(number):
     for seed in batch(number):
         case, changes, before_change, outcome = played(seed)
         pools = intervals(outcome, len(case["fleet"]["gpus"]))

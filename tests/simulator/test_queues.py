@@ -82,12 +82,7 @@ class TestInstances:
         rows = [("a", 0, 100, 1, "3g.40gb"), ("b", 1, 100, 1, "3g.40gb"), ("c", 2, 100, 1, "3g.40gb")]
         rows += [("d", 3, 100, 1, "1g.10gb")]
         layout = {"3g.40gb": 1, "2g.20gb": 1, "1g.10gb": 1}
-        assert serve_instances(*rows, layout=layout, substitute=False)[0] == {
-            "a": 0,
-            "b": 100,
-            "c": 200,
-            "d": 3,
-        }
+        assert serve_instances(*rows, layout=layout, substitute=False)[0] == {"a": 0, "b": 100, "c": 200, "d": 3}
 
     def test_the_smallest_larger_instance_stands_in(self):
         rows = [*[(name, 0, 100, 1, "1g.10gb") for name in "abc"], ("d", 1, 10, 1, "2g.20gb")]

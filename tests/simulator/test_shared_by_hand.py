@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.simulator.scheduling_rules import (
-    Checkpoints,
-    Failures,
-    FairShare,
-    PreemptionCosts,
-    QuotaGroup,
-    Sharing,
-)
+from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, FairShare, PreemptionCosts, QuotaGroup, Sharing
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
 
@@ -75,11 +68,7 @@ class TestTiers:
 
 @pytest.mark.parametrize(
     ("half_life_s", "weight", "starts"),
-    [
-        (1e9, 1.0, [0, 900, 920, 910]),
-        (10.0, 1.0, [0, 900, 910, 920]),
-        (1e9, 1000.0, [0, 900, 910, 920]),
-    ],
+    [(1e9, 1.0, [0, 900, 920, 910]), (10.0, 1.0, [0, 900, 910, 920]), (1e9, 1000.0, [0, 900, 910, 920])],
 )
 def test_fair_share_goes_by_use_for_each_weight_and_forgets(half_life_s, weight, starts):
     """The first team ran long ago for ten times as long as the second one just now; both wait at 905."""

@@ -12,14 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.errors import ScenarioError
-from gpuplanner.simulator.scheduling_rules import (
-    Checkpoints,
-    Failures,
-    FairShare,
-    PreemptionCosts,
-    QuotaGroup,
-    Sharing,
-)
+from gpuplanner.simulator.scheduling_rules import Checkpoints, Failures, FairShare, PreemptionCosts, QuotaGroup, Sharing
 from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
 from tests.examples import examples
 from tests.simulator.shared_slow import play_shared_slow, shared_case
@@ -69,13 +62,7 @@ def differences(seed, kind, queue=None):
     """What the engine and the slow program say differently, in words."""
     case, rules, outcome = played(seed, kind, queue)
     mine = play_shared_slow(case, rules)
-    names = {
-        "first": "start_s",
-        "finished": "end_s",
-        "queued": "queued_s",
-        "lost": "lost_s",
-        "stops": "stops",
-    }
+    names = {"first": "start_s", "finished": "end_s", "queued": "queued_s", "lost": "lost_s", "stops": "stops"}
     said = []
     for name, theirs in (names | {"failures": "failures"}).items():
         for row, (here, there) in enumerate(zip(mine[name], getattr(outcome, theirs).tolist(), strict=True)):

@@ -43,8 +43,7 @@ def replicate(profile, servers, load, draw_service, changes=None):
 
 
 @pytest.mark.parametrize(
-    ("profile", "servers", "load"),
-    [("3g.40gb", 1, 0.7), ("gpu", 1, 0.5), ("3g.40gb", 2, 0.8), ("1g.10gb", 7, 0.85)],
+    ("profile", "servers", "load"), [("3g.40gb", 1, 0.7), ("gpu", 1, 0.5), ("3g.40gb", 2, 0.8), ("1g.10gb", 7, 0.85)]
 )
 def test_mean_wait_with_exponential_service(profile, servers, load):
     waits, utilisations = replicate(profile, servers, load, lambda rng: rng.exponential(SERVICE_S, JOBS))

@@ -153,9 +153,6 @@ def test_who_consolidates_is_slowed_down_less_than_who_spreads():
 
 
 def test_a_network_whose_parts_do_not_fit_is_refused():
-    for parts in (
-        {"domains": [[0, 0]], "slowdowns": [1.0, 1.2]},
-        {"domains": [[0, 0]], "slowdowns": [1.0, 1.5, 1.2]},
-    ):
+    for parts in ({"domains": [[0, 0]], "slowdowns": [1.0, 1.2]}, {"domains": [[0, 0]], "slowdowns": [1.0, 1.5, 1.2]}):
         with pytest.raises(ScenarioError, match="network of nodes: expected a domain of each tier for every node"):
             NodeNetwork(**parts)

@@ -31,14 +31,7 @@ from tests.examples import examples
 
 BOARD = "H100-80GB-SXM5"
 BOARDS = {None: BOARD}
-MEMORY_GIB = {
-    "1g.10gb": 9.75,
-    "1g.20gb": 19.62,
-    "2g.20gb": 19.62,
-    "3g.40gb": 39.5,
-    "4g.40gb": 39.5,
-    "gpu": 79.25,
-}
+MEMORY_GIB = {"1g.10gb": 9.75, "1g.20gb": 19.62, "2g.20gb": 19.62, "3g.40gb": 39.5, "4g.40gb": 39.5, "gpu": 79.25}
 
 
 def group(jobs, samples=None, boards=BOARDS, **options):
@@ -122,19 +115,13 @@ def test_no_hint_without_evidence(make_jobs):
         == "time limit unchanged: 19 full runs, a new limit needs 30"
     )
     blind = group(runs(make_jobs, [None] * 20))
-    assert (blind["recommended_profile"], blind["size_reason"]) == (
-        None,
-        "0 full runs with measured memory, 5 needed",
-    )
+    assert (blind["recommended_profile"], blind["size_reason"]) == (None, "0 full runs with measured memory, 5 needed")
     unknown = group(runs(make_jobs, [5.0] * 20, gpu_model="l40s"))
     assert (unknown["recommended_profile"], unknown["memory_asked_gib"]) == (None, None)
     assert unknown["size_reason"] == "GPU model l40s is not in the catalog"
     assert group(runs(make_jobs, [5.0] * 20), boards=None)["size_reason"] == "GPU model not named"
     gang = group(runs(make_jobs, [5.0] * 20, gpus=8.0))
-    assert (gang["instances_hint"], gang["size_reason"]) == (
-        None,
-        "0 full runs with samples of all GPUs, 5 needed",
-    )
+    assert (gang["instances_hint"], gang["size_reason"]) == (None, "0 full runs with samples of all GPUs, 5 needed")
 
 
 def test_failed_runs_raise_the_need_but_prove_nothing(make_jobs):
@@ -177,11 +164,7 @@ def test_later_runs_are_held_against_what_had_ended_before_them(make_jobs):
     assert row["time_out_gpu_hours"] == pytest.approx(40 / 21 * row["recommended_time_limit_s"] / 3600)
     drifting = group(one_after_the_other(make_jobs, [10] * 20 + [30] * 3))
     # The third of the long ones is judged by a limit that knows the first two.
-    assert (drifting["later_runs"], drifting["risk_time_out"], drifting["recommended_time_limit_s"]) == (
-        4,
-        1 / 4,
-        None,
-    )
+    assert (drifting["later_runs"], drifting["risk_time_out"], drifting["recommended_time_limit_s"]) == (4, 1 / 4, None)
     assert drifting["limit_reason"] == "not recommended: 1 of 4 later runs outlast the limit of those before"
     # All at once: none had ended when another began.
     together = group(lasting(make_jobs, *[10] * 30, 50))

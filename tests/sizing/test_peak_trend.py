@@ -94,10 +94,7 @@ def test_what_a_move_costs_and_where_to():
     """12 h on a quarter of a board repeat 3 GPU-h; checkpoints every 2 h repeat half of one; the limit ends others."""
     gib = 5.0 + 0.5 * TIMES
     row = told(gib, 14.0)
-    assert (row["trend"], row["next_profile"]) == (
-        "grows",
-        "3g.40gb",
-    )  # 11 GiB, and 36 h at half a GiB an hour
+    assert (row["trend"], row["next_profile"]) == ("grows", "3g.40gb")  # 11 GiB, and 36 h at half a GiB an hour
     assert row["restart_gpu_hours"] == pytest.approx(3.0)
     assert row["full_in_h"] == pytest.approx(6.0, abs=0.1)
     assert row["lost_gpu_hours"] == pytest.approx(3.0 + 0.25 * 6.0, abs=0.03)
@@ -105,10 +102,7 @@ def test_what_a_move_costs_and_where_to():
     kept = peak_trends(history(14.0), sampled(gib), now, checkpoint_h=2.0).row(0, named=True)
     assert kept["restart_gpu_hours"] == kept["lost_gpu_hours"] == pytest.approx(0.5)
     short = told(gib, 14.0, time_limit_s=15 * 3600.0)
-    assert (short["next_profile"], short["advice"]) == (
-        None,
-        "grows by 0.5 GiB an hour: its time limit ends it first",
-    )
+    assert (short["next_profile"], short["advice"]) == (None, "grows by 0.5 GiB an hour: its time limit ends it first")
     assert told(gib, 14.0, time_limit_s=None)["next_profile"] is not None
 
 

@@ -95,13 +95,7 @@ def test_pod_limits_are_read_back_as_asked(tmp_path: Path):
         )
         assert spec["activeDeadlineSeconds"] == 600
         meta = {"name": "p", "namespace": "t", "uid": "1", "creationTimestamp": "2026-02-02T09:00:00Z"}
-        pod = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": meta,
-            "spec": spec,
-            "status": {"phase": "Pending"},
-        }
+        pod = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Pending"}}
         path = tmp_path / "pods.json"
         path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [pod]}))
         (job,) = read_kubernetes([path]).jobs.to_dicts()

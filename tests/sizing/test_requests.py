@@ -57,10 +57,7 @@ def test_unknown_profiles_fall_back_to_gpus_and_are_counted(make_jobs):
 
 def test_a_board_whose_sms_no_source_states_has_no_slices_to_map_to(make_jobs):
     assert slice_profiles("B300") == ()
-    assert resolved(make_jobs({"gpus": 0.1}, {"profile_requested": "1g.34gb"}), "B300") == [
-        ("gpu", 1),
-        ("1g.34gb", 1),
-    ]
+    assert resolved(make_jobs({"gpus": 0.1}, {"profile_requested": "1g.34gb"}), "B300") == [("gpu", 1), ("1g.34gb", 1)]
     with pytest.raises(GeometryError, match="SMs"):
         profile_sizes(load_gpu_model("B300"))
 

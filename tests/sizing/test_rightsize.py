@@ -51,11 +51,7 @@ def test_a_job_that_held_a_slice_is_measured_against_the_slice(make_jobs):
 def test_fraction_without_telemetry_is_its_own_need(make_jobs):
     row = size(make_jobs({"gpus": 0.2}))
     assert row["sms_needed"] == pytest.approx(0.2 * 132)
-    assert (row["profile_requested"], row["profile_needed"], row["evidence"]) == (
-        "2g.20gb",
-        "2g.20gb",
-        "request",
-    )
+    assert (row["profile_requested"], row["profile_needed"], row["evidence"]) == ("2g.20gb", "2g.20gb", "request")
 
 
 def test_what_was_not_observed_is_as_large_as_the_request(make_jobs):

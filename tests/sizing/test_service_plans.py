@@ -67,10 +67,7 @@ def test_the_headroom_is_the_rate_up_to_which_the_same_replicas_do():
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (
-            {"itl_s": 0.002},
-            "a token takes 7.0 ms where one request runs alone, 4.5 ms at full memory bandwidth",
-        ),
+        ({"itl_s": 0.002}, "a token takes 7.0 ms where one request runs alone, 4.5 ms at full memory bandwidth"),
         ({"ttft_s": 0.02}, "a first token takes"),
         ({"boards": {"H100-80GB-SXM5": 1}}, "GPUs are needed, 1 are at hand"),
         ({"model": "llama-3.1-405b", "boards": {"A30-24GB": 4}}, "do not fit in memory"),

@@ -16,14 +16,7 @@ NINE = datetime(2026, 2, 2, 9, tzinfo=UTC)
 
 
 def jobs(
-    gpu_model: str,
-    memory: float,
-    busy: float,
-    *,
-    users: int = 1,
-    gpus: float = 1.0,
-    count: int = 20,
-    **more: object,
+    gpu_model: str, memory: float, busy: float, *, users: int = 1, gpus: float = 1.0, count: int = 20, **more: object
 ):
     known = {
         "job_id": [f"{gpu_model}-{number}" for number in range(count)], "attempt": 1, "tenant": "t",

@@ -61,12 +61,7 @@ def test_small_jobs_find_slices_and_pools_join_unlike_boards():
     assert any(plan.profile != "gpu" for plan in small.plans)
     pool = size_job(
         SizingRequest(
-            "llama-3.1-8b",
-            "train",
-            4096,
-            tokens=1e10,
-            deadline_h=40,
-            boards={"A100-80GB": 8, "H100-80GB-SXM5": 4},
+            "llama-3.1-8b", "train", 4096, tokens=1e10, deadline_h=40, boards={"A100-80GB": 8, "H100-80GB-SXM5": 4}
         )
     )
     both = [plan for plan in pool.plans if "+" in plan.gpu_model]
@@ -76,13 +71,7 @@ def test_small_jobs_find_slices_and_pools_join_unlike_boards():
 
 def test_serving_meets_its_latency_and_asks_for_replicas():
     wish = SizingRequest(
-        "llama-3.1-70b",
-        "serve",
-        4096,
-        tokens=1e9,
-        deadline_h=24,
-        itl_s=0.05,
-        boards={"H100-80GB-SXM5": None},
+        "llama-3.1-70b", "serve", 4096, tokens=1e9, deadline_h=24, itl_s=0.05, boards={"H100-80GB-SXM5": None}
     )
     plan = size_job(wish).plans[0]
     assert plan.engine.step_s <= 0.05
@@ -128,11 +117,7 @@ def test_services_run_on_slices_and_the_cache_is_narrow_only_where_it_is_asked_f
 def test_experts_are_spread_where_the_tool_can_and_no_tool_is_told_to_do_what_it_cannot():
     wish = SizingRequest("mixtral-8x7b", "train", 4096, "megatron-lm", 1e9, boards={"H100-80GB-SXM5": 64})
     assert any(plan.job.ep > 1 and "--expert-model-parallel-size" in plan.launch for plan in size_job(wish).plans)
-    for tool, words in (
-        ("axolotl", "axolotl train"),
-        ("torchtune", "tune run"),
-        ("litgpt", "litgpt finetune_lora"),
-    ):
+    for tool, words in (("axolotl", "axolotl train"), ("torchtune", "tune run"), ("litgpt", "litgpt finetune_lora")):
         plans = size_job(SizingRequest("llama-3.1-8b", "lora", 2048, tool, 1e8, boards={"H100-80GB-SXM5": 8})).plans
         assert all(plan.job.tp == plan.job.pp == 1 for plan in plans)
         assert all(words in plan.launch for plan in plans)
@@ -176,11 +161,7 @@ def test_what_cannot_be_says_why():
         size_job(SizingRequest("llama-3.1-405b", "train", 8192, boards={"A100-80GB": 1}))
     late = size_job(SizingRequest("llama-2-7b", "train", 2048, tokens=1e12, deadline_h=1, boards={"A100-80GB": 8}))
     assert "deadline" in late.note
-    for wrong in (
-        {"task": "fly"},
-        {"task": "train", "tokens": -1.0},
-        {"task": "train", "quantization": "nf4"},
-    ):
+    for wrong in ({"task": "fly"}, {"task": "train", "tokens": -1.0}, {"task": "train", "quantization": "nf4"}):
         with pytest.raises(ScenarioError):
             SizingRequest(**({"model": "gpt2", "seq": 512} | wrong))
 

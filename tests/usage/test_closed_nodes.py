@@ -98,10 +98,7 @@ def test_random_spells_are_those_of_a_count_hour_by_hour():
 def test_the_ledger_closes_with_nodes_that_are_down():
     jobs = jobs_of((0, 3, 8, "n1"))
     trace = Dataset(
-        {"jobs": jobs, "out_of_service": events(("n1", 1, 5, None))},
-        pl.DataFrame(),
-        pl.DataFrame(),
-        {"source": "test"},
+        {"jobs": jobs, "out_of_service": events(("n1", 1, 5, None))}, pl.DataFrame(), pl.DataFrame(), {"source": "test"}
     )
     by = dict(dataset_ledger(trace, hours(0), hours(8), nodes_of(8, 16)).group_by("bucket").agg(
         pl.col("gpu_hours").sum()).iter_rows())  # fmt: skip
@@ -114,10 +111,7 @@ def test_where_jobs_and_closed_nodes_are_more_than_there_is_jobs_are_believed():
     out = out_of_service_gpus(events(("n1", 1, 3, None)), jobs, nodes_of(8, 16), hours(0), hours(4))
     assert down_by_hour(out, range(4)) == [0, 4, 4, 0]
     trace = Dataset(
-        {"jobs": jobs, "out_of_service": events(("n1", 1, 3, None))},
-        pl.DataFrame(),
-        pl.DataFrame(),
-        {"source": "test"},
+        {"jobs": jobs, "out_of_service": events(("n1", 1, 3, None))}, pl.DataFrame(), pl.DataFrame(), {"source": "test"}
     )
     by = dataset_ledger(trace, hours(0), hours(4), nodes_of(8, 16))
     assert by["gpu_hours"].sum() == pytest.approx(24 * 4)

@@ -102,12 +102,7 @@ def test_a_class_without_an_end_runs_like_its_group_and_not_for_ever():
 
 def test_what_remains_is_told_for_jobs_that_run_alone():
     jobs = pl.DataFrame(
-        {
-            "ran_h": [3.0] * 40 + [30.0] * 40 + [5.0],
-            "ended": [True] * 80 + [False],
-            "gpus": 1.0,
-            "tenant": "a",
-        }
+        {"ran_h": [3.0] * 40 + [30.0] * 40 + [5.0], "ended": [True] * 80 + [False], "gpus": 1.0, "tenant": "a"}
     )
     found = remaining_run_time(jobs, levels=(0.5,), by=("tenant",))
     assert found["remaining_h"].null_count() == 80

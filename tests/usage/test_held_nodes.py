@@ -40,9 +40,7 @@ def test_instances_of_a_profile_that_the_model_lacks_count_by_their_share():
 
 def test_nodes_on_which_two_models_were_held_are_one_pool():
     jobs = held(
-        (4.0, "MI300X", None, None, "n1"),
-        (2.0, "RTX-A6000", None, None, "n1"),
-        (1.0, "RTX-A6000", None, None, "n1"),
+        (4.0, "MI300X", None, None, "n1"), (2.0, "RTX-A6000", None, None, "n1"), (1.0, "RTX-A6000", None, None, "n1")
     )
     nodes = observe_nodes(jobs, DAY, NEXT)
     assert nodes.select("node", "gpus", "gpu_model").rows() == [("n1", 7, "MI300X|RTX-A6000")]

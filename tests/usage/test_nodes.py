@@ -291,13 +291,7 @@ def test_a_job_of_a_board_that_is_not_installed_empties_nothing():
 
 
 def test_the_same_nodes_follow_from_the_jobs_in_any_order():
-    jobs = [
-        ("n[1-2]", 3, 0, 5),
-        ("n[1-3]", 7, 1, 5),
-        ("n2", (3, "2g.10gb"), 0, 9),
-        ("n3", 2, 3, 9),
-        ("n1", 1, 2, 2),
-    ]
+    jobs = [("n[1-2]", 3, 0, 5), ("n[1-3]", 7, 1, 5), ("n2", (3, "2g.10gb"), 0, 9), ("n3", 2, 3, 9), ("n1", 1, 2, 2)]
     trace = made(*jobs)
     shuffled = replace(trace, tables={"jobs": trace.jobs.reverse()})
     assert fleet(trace).today == fleet(shuffled).today

@@ -58,10 +58,7 @@ def test_every_open_job_runs_as_one_that_ended_and_no_other_is_made_up(rows, see
     for job in found:
         kind = job["job_class"] or job["tenant"]
         if job["start_time"] and job["end_time"]:
-            assert (job["run_known"], job["run_s"]) == (
-                True,
-                (job["end_time"] - job["start_time"]).total_seconds(),
-            )
+            assert (job["run_known"], job["run_s"]) == (True, (job["end_time"] - job["start_time"]).total_seconds())
             continue
         assert job["run_known"] is False
         if job["state"] in OVER:

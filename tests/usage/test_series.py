@@ -31,17 +31,7 @@ def make_jobs(rows):
     """Rows of tenant, profile, instances, and minutes of submission, start and end."""
     return pl.DataFrame(
         [
-            (
-                str(number),
-                1,
-                tenant,
-                minute(submit),
-                minute(start),
-                minute(end),
-                state(start, end),
-                profile,
-                count,
-            )
+            (str(number), 1, tenant, minute(submit), minute(start), minute(end), state(start, end), profile, count)
             for number, (tenant, profile, count, submit, start, end) in enumerate(rows)
         ],
         schema={
@@ -92,10 +82,7 @@ def test_wanted_demand_is_what_no_queue_would_show():
         "c/gpu": [0, 1, 1, 1],
         "d/gpu": [1, 0, 0, 0],
     }
-    assert values(demand_series(jobs, start=MONDAY, end=end)) == {
-        "a/gpu": [0, 0, 1, 0],
-        "d/gpu": [0, 0, 0, 1],
-    }
+    assert values(demand_series(jobs, start=MONDAY, end=end)) == {"a/gpu": [0, 0, 1, 0], "d/gpu": [0, 0, 0, 1]}
 
 
 def test_grid_cuts_and_default_grid_holds_all():

@@ -46,14 +46,7 @@ def test_weeks_begin_on_monday_and_show_how_much_of_them_was_seen():
     demand = make_demand({"a/gpu": [1.0, 2.0, 3.0, 4.0, 10.0, 20.0], "b/gpu": [0.0, 0.0, 0.0, 0.0, 0.0, 2.0]})
     weeks = weekly_demand(demand, quantile=0.5)
     assert weeks.rows(named=True) == [
-        {
-            "week": SATURDAY - timedelta(days=5),
-            "profile": "gpu",
-            "slots": 4,
-            "mean": 2.5,
-            "peak": 4.0,
-            "quantile": 2.0,
-        },
+        {"week": SATURDAY - timedelta(days=5), "profile": "gpu", "slots": 4, "mean": 2.5, "peak": 4.0, "quantile": 2.0},
         {
             "week": SATURDAY + timedelta(days=2),
             "profile": "gpu",

@@ -11,16 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuplanner.ingest.gpu_lists_of_nodes import read_dump_time
-from gpuplanner.ingest.kubernetes.api_objects import (
-    ApiObject,
-    get_object,
-    item_kind,
-    read_objects,
-    to_text,
-)
-from gpuplanner.ingest.kubernetes.gpu_requests import (
-    is_reservation_pod,
-)
+from gpuplanner.ingest.kubernetes.api_objects import ApiObject, get_object, item_kind, read_objects, to_text
+from gpuplanner.ingest.kubernetes.gpu_requests import is_reservation_pod
 from gpuplanner.ingest.kubernetes.kueue_workloads import KueueWorkload, read_workload
 from gpuplanner.ingest.kubernetes.node_labels import gpu_model_from_labels, profile_from_labels
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (

@@ -18,16 +18,8 @@ from gpuplanner.ingest.kubernetes.api_objects import (
     spec_and_annotations,
     to_text,
 )
-from gpuplanner.ingest.kubernetes.gpu_requests import (
-    pod_gpu_requests,
-    requests_gpu_fractions,
-    sharing_resources,
-)
-from gpuplanner.ingest.kubernetes.pods_and_jobs import (
-    ObjectLocation,
-    WorkloadObject,
-    read_metadata_fields,
-)
+from gpuplanner.ingest.kubernetes.gpu_requests import pod_gpu_requests, requests_gpu_fractions, sharing_resources
+from gpuplanner.ingest.kubernetes.pods_and_jobs import ObjectLocation, WorkloadObject, read_metadata_fields
 
 STATE_BY_FINISHED_REASON = {"Succeeded": "COMPLETED", "Failed": "FAILED"}
 """Reason of the condition Finished of a Kueue Workload → job state; older versions of Kueue give other reasons."""

@@ -254,9 +254,7 @@ def _join_selectors(spec: ApiObject) -> str:
 
 
 def count_claimed_gpus(
-    claim: DeviceClaim,
-    devices: Mapping[tuple[str, str, str], DraDevice],
-    classes: Mapping[str, DeviceClass],
+    claim: DeviceClaim, devices: Mapping[tuple[str, str, str], DraDevice], classes: Mapping[str, DeviceClass]
 ) -> ClaimedGpus:
     """Count the GPUs that are allocated to a ResourceClaim, or that it requests while it has no allocation.
 

@@ -141,10 +141,7 @@ MetricSeries = tuple[str, Mapping[str, str], list[tuple[float, float]]]
     )
 )
 def read_state_metrics(
-    paths: Sequence[str | Path],
-    *,
-    boards: Mapping[str, str] | None = None,
-    origin: str | datetime | None = None,
+    paths: Sequence[str | Path], *, boards: Mapping[str, str] | None = None, origin: str | datetime | None = None
 ) -> Dataset:
     r"""Read pages of kube-state-metrics, or answers of Prometheus to queries for its metrics.
 

@@ -38,12 +38,7 @@ from gpuplanner.ingest.slurm.accounting_fields import (
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
-from gpuplanner.ingest.source_fields import (
-    Dialect,
-    seconds_to_duration,
-    source_columns,
-    validate_time_zone,
-)
+from gpuplanner.ingest.source_fields import Dialect, seconds_to_duration, source_columns, validate_time_zone
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_table
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_item_records, read_row_blocks, read_rows

@@ -21,11 +21,7 @@ from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
 from gpuplanner.ingest.gpu_lists_of_nodes import is_gpu_list, read_dump_time, read_gpu_lists
-from gpuplanner.ingest.gpu_model_resolution_and_node_lists import (
-    DeviceResolver,
-    smallest_layouts,
-    try_expand_node_list,
-)
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import DeviceResolver, smallest_layouts, try_expand_node_list
 from gpuplanner.ingest.job_gpu_counting import resolve_node_models
 from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
 from gpuplanner.ingest.quality_report import source_check

@@ -19,12 +19,7 @@ from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, REPEATED_HEADER_R
 from gpuplanner.ingest.quality_report import source_finding
 from gpuplanner.ingest.source_definition import matches_pattern
 from gpuplanner.ingest.source_fields import convert_to_utc, source_values, validate_time_zone
-from gpuplanner.ingest.telemetry.metric_definitions import (
-    DIMENSION_BY_QUANTITY,
-    SMI_QUERY_METRICS,
-    Metric,
-    is_blank,
-)
+from gpuplanner.ingest.telemetry.metric_definitions import DIMENSION_BY_QUANTITY, SMI_QUERY_METRICS, Metric, is_blank
 from gpuplanner.ingest.telemetry.monitor_logs import assumption_findings, file_node_findings, node_by_file
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import SampleBuffer
 from gpuplanner.ingest.telemetry.sample_table_writer import (

@@ -12,21 +12,10 @@ from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
-from gpuplanner.ingest.quality_report import (
-    Finding,
-    check_text,
-    count_reject_reasons,
-    reject_findings,
-    source_finding,
-)
+from gpuplanner.ingest.quality_report import Finding, check_text, count_reject_reasons, reject_findings, source_finding
 from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import GPU_KEY_COLUMNS
-from gpuplanner.ingest.telemetry.metric_definitions import (
-    FROM_ENGINE,
-    FROM_LEGACY,
-    GAP_FACTOR,
-    NO_COUNTER,
-)
+from gpuplanner.ingest.telemetry.metric_definitions import FROM_ENGINE, FROM_LEGACY, GAP_FACTOR, NO_COUNTER
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import DeviceId, device_sort_key
 from gpuplanner.ingest.telemetry.telemetry_join import (
     JOB_SEPARATOR,

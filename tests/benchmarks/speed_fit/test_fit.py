@@ -30,13 +30,7 @@ def test_every_kind_of_evidence_predicts_what_the_law_made(made):
     rows = trials(fit_law(speeds), speeds).with_columns(error=(pl.col("predicted") / pl.col("speed") - 1).abs())
     good = rows.filter(pl.col("evidence").is_in(["second profile", "two batch sizes", "telemetry"]))
     assert good.group_by("evidence").agg(pl.col("error").median())["error"].max() < 0.01
-    assert set(rows["evidence"]) == {
-        "second profile",
-        "two batch sizes",
-        "telemetry",
-        "batch size",
-        "nothing",
-    }
+    assert set(rows["evidence"]) == {"second profile", "two batch sizes", "telemetry", "batch size", "nothing"}
 
 
 def test_a_trial_sees_nothing_of_the_slice_that_it_predicts(made):

@@ -85,10 +85,7 @@ class SmallFleet:
                 for pair in ((submit, again["start"] - HOUR), (start, again["start"]), (end, again["end"]))
             )
             run, size, node, number = (np.append(one, one[broken]) for one in (run, size, node, number))
-            attempt, broken = (
-                np.append(attempt, attempt[broken] + 1),
-                np.append(broken, broken[broken] & False),
-            )
+            attempt, broken = (np.append(attempt, attempt[broken] + 1), np.append(broken, broken[broken] & False))
         until = (self.end - self.begin).total_seconds()
         seen = submit < until
         submit, start, end, run, size, node, number, attempt, broken = (
@@ -155,8 +152,7 @@ class SmallFleet:
             schema=dict.fromkeys(("check", "severity", "effect", "example"), pl.String) | {"rows": pl.Int64}
         ).select("check", "severity", "rows", "effect", "example")
         write_dataset(
-            Dataset({"jobs": jobs, "inventory": inventory}, rejects=rejects, quality=quality, provenance=facts),
-            folder,
+            Dataset({"jobs": jobs, "inventory": inventory}, rejects=rejects, quality=quality, provenance=facts), folder
         )
         return folder
 

@@ -98,14 +98,7 @@ def test_command_fails_on_a_shift_and_json_keeps_its_form(shifted, command, tmp_
     assert {one["name"]: one["passed"] for one in told["checks"]}[PAST_WAITS] is False
     assert set(told["alerts"]) == {"alertmanager", "chat", "mail", "webhook"}
     written = sorted(path.name for path in (tmp_path / "alerts").iterdir())
-    assert written == [
-        "alertmanager.json",
-        "chat.json",
-        "check.prom",
-        "mail.eml",
-        "manifest.json",
-        "webhook.json",
-    ]
+    assert written == ["alertmanager.json", "chat.json", "check.prom", "mail.eml", "manifest.json", "webhook.json"]
     assert 'gpuplanner_check_passed{check="waits_last_week"} 0' in (tmp_path / "alerts/check.prom").read_text()
 
 
@@ -124,11 +117,7 @@ def test_the_share_of_late_jobs_is_that_of_the_jobs(shifted):
 
 def test_limits_are_fields_of_the_scenario(shifted):
     lenient = Scenario(
-        data=shifted,
-        check_wait_share=1.0,
-        check_short_chance=1.0,
-        check_miss_chance=0.0,
-        check_exhaustion_chance=1.0,
+        data=shifted, check_wait_share=1.0, check_short_chance=1.0, check_miss_chance=0.0, check_exhaustion_chance=1.0
     )
     assert check_capacity(lenient).has_passed
     assert Alerts(check_capacity(lenient)).to_dict() == {}

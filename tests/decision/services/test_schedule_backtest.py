@@ -11,11 +11,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.inference_answers import answer_service
-from gpuplanner.decision.inference_services import (
-    InferenceService,
-    plan_inference_services,
-    slots_of_hours,
-)
+from gpuplanner.decision.inference_services import InferenceService, plan_inference_services, slots_of_hours
 from gpuplanner.decision.service_requests import read_request_stream
 from gpuplanner.ingest.dataset_import import add_files
 from gpuplanner.planner.replica_schedule import (

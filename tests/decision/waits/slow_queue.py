@@ -358,11 +358,7 @@ class Record:
 
 
 def find_causes(
-    record: Record,
-    cluster: Cluster,
-    latency_s: float,
-    simulated_s: Sequence[float],
-    peak_gpus: dict[int, float],
+    record: Record, cluster: Cluster, latency_s: float, simulated_s: Sequence[float], peak_gpus: dict[int, float]
 ) -> list[dict[str, float]]:
     """Seconds that each job waited, by cause.
 

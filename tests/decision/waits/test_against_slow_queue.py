@@ -125,11 +125,7 @@ def slow_record(seed: int) -> Record:
         if run is not None and run.start_s < end_s:
             stop_s = run.start_s + job.run_s
             is_named = seed % 4 or rng.random() < 0.8
-            observed[row] = (
-                run.start_s,
-                stop_s if stop_s <= end_s else math.inf,
-                run.amounts if is_named else None,
-            )
+            observed[row] = (run.start_s, stop_s if stop_s <= end_s else math.inf, run.amounts if is_named else None)
     return Record(jobs, observed, case.closures, end_s)
 
 

@@ -192,14 +192,7 @@ def test_nothing_fits_on_a_node_out_of_service():
     seconds = attribute_waits(
         find_fit_times(requests, seen, WEIGHTS), np.zeros(1), np.array([40.0]), np.zeros(1), 5.0, nobody(1)
     )
-    assert seconds[0].tolist() == [
-        20.0,
-        0,
-        0,
-        0,
-        0,
-        20.0,
-    ]  # it fits before and after, and nothing explains that
+    assert seconds[0].tolist() == [20.0, 0, 0, 0, 0, 20.0]  # it fits before and after, and nothing explains that
 
 
 def test_a_second_at_the_limit_is_no_second_behind_others():

@@ -154,13 +154,7 @@ def test_services_keep_their_gpus():
     submit = np.where(np.isin(np.arange(len(run)), service), -HOUR, requests.submit_s)
     requests = replace(requests, ready_s=submit, submit_s=submit, run_s=run, limit_s=2 * run)
     standing = np.isin(np.arange(len(run)), service)
-    asked = replace(
-        old,
-        start_s=start,
-        end_s=end,
-        is_service=standing,
-        views={AS_TODAY: requests},
-    )
+    asked = replace(old, start_s=start, end_s=end, is_service=standing, views={AS_TODAY: requests})
     waits = explain_waits(asked)
     changed = WaitModel(asked, waits, *classify_job_sizes(asked, waits.is_evaluated))
     assert asked.service_gpus == 40
@@ -246,11 +240,7 @@ def test_without_observed_waits_nothing_is_recommended():
 @pytest.mark.long
 def test_the_same_record_gives_the_same_recommendation():
     first, second = (recommend(planted_model(10.0, nodes=3, days=7), STATED) for _ in range(2))
-    assert (first.measures, first.service, first.exhaustion) == (
-        second.measures,
-        second.service,
-        second.exhaustion,
-    )
+    assert (first.measures, first.service, first.exhaustion) == (second.measures, second.service, second.exhaustion)
 
 
 def test_partitioned_fleets_of_the_curve_are_whole_nodes():

@@ -149,10 +149,7 @@ def test_a_report_of_aws_is_the_same_as_parquet(file: File):
     reading = read("cur", file(packed(typed), "cur-00001.snappy.parquet"))
     same(reading, read("cur", file(csv, "a.csv")))  # type: ignore[arg-type]
     facts = reading.summary()
-    assert (Decimal(facts["BilledCost_USD"]), Decimal(facts["EffectiveCost_USD"])) == (
-        BILLED_USD,
-        EFFECTIVE_USD,
-    )
+    assert (Decimal(facts["BilledCost_USD"]), Decimal(facts["EffectiveCost_USD"])) == (BILLED_USD, EFFECTIVE_USD)
     assert reading.provenance["notes"][0] == "CUR 2.0"
 
 
@@ -234,10 +231,7 @@ amounts = st.decimals(-(10**9), 10**9, places=4)
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(
-    st.lists(st.tuples(amounts, amounts, st.sampled_from(["USD", "EUR"])), min_size=1, max_size=8),
-    st.booleans(),
-)
+@given(st.lists(st.tuples(amounts, amounts, st.sampled_from(["USD", "EUR"])), min_size=1, max_size=8), st.booleans())
 def test_totals_of_decimals_and_floats_are_those_of_an_exact_sum(
     lines: list[tuple[Decimal, Decimal, str]], exact: bool
 ):

@@ -20,14 +20,7 @@ File = Callable[..., Path]
 # savings plan (with its negation), the fees of both, spot, tax, credit and refund.
 LINES: list[dict[str, str]] = [
     {"type": "Usage", "amount": "10", "cost": "550.40", "list": "983.2"},
-    {
-        "type": "DiscountedUsage",
-        "amount": "20",
-        "cost": "0",
-        "reserved": "500.1",
-        "arn": "ri-1",
-        "list": "1966.4",
-    },
+    {"type": "DiscountedUsage", "amount": "20", "cost": "0", "reserved": "500.1", "arn": "ri-1", "list": "1966.4"},
     {"type": "RIFee", "amount": "720", "cost": "900", "upfront": "30.5", "recurring": "9.5", "arn": "ri-1"},
     {"type": "Fee", "amount": "1", "cost": "4000", "arn": "ri-1"},
     {"type": "SavingsPlanCoveredUsage", "amount": "5", "cost": "275.2", "planned": "150.25", "plan": "sp-1"},

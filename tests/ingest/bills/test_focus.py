@@ -94,13 +94,7 @@ MONTH = {
         "PricingUnit": "NULL",
         "Tags": "",
     },
-    "tax": {
-        "ChargeCategory": "Tax",
-        "BilledCost": "18.256",
-        "EffectiveCost": "18.256",
-        "ListCost": "",
-        "Tags": "",
-    },
+    "tax": {"ChargeCategory": "Tax", "BilledCost": "18.256", "EffectiveCost": "18.256", "ListCost": "", "Tags": ""},
     "credit": {"ChargeCategory": "Credit", "BilledCost": "-50", "EffectiveCost": "-5E+1", "ListCost": "0"},
     "refund": {
         "ChargeCategory": "Usage",

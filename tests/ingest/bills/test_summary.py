@@ -113,15 +113,7 @@ def test_a_month_by_tenant_and_type():
         {"BillingCurrency": "EUR", "BilledCost": Decimal(7)},
         {"ChargePeriodStart": AUGUST, "ChargePeriodEnd": SEPTEMBER, "BilledCost": Decimal("-5")},
     )
-    columns = [
-        "month",
-        "tenant",
-        "BillingCurrency",
-        "ChargeCategory",
-        "x_InstanceType",
-        "gpu_hours",
-        "BilledCost",
-    ]
+    columns = ["month", "tenant", "BillingCurrency", "ChargeCategory", "x_InstanceType", "gpu_hours", "BilledCost"]
     assert summarise_bill(bill, tag="team").select(columns).rows() == [
         ("2025-09", "speech", "USD", "Usage", "g5.xlarge", 1.0, Decimal("1.006")),
         ("2025-09", "untagged", "USD", "Tax", None, 0.0, Decimal("18.5")),

@@ -49,13 +49,7 @@ def pod(name: str, limits: dict[str, str], start_s: int, end_s: int | None, owne
         {**status, "conditions": [scheduled], "containerStatuses": ends},
     )
     if owner:
-        reference = {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "name": owner,
-            "uid": f"uid-{owner}",
-            "controller": True,
-        }
+        reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": f"uid-{owner}", "controller": True}
         body["metadata"]["ownerReferences"] = [reference]
     return body
 
@@ -75,18 +69,10 @@ def dump(*items: dict[str, Any]) -> str:
 
 def template(device_class: str) -> dict[str, Any]:
     """A template of claims for one device of a class."""
-    request = {
-        "name": "g",
-        "exactly": {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": 1},
-    }
+    request = {"name": "g", "exactly": {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": 1}}
     metadata = {"name": "t", "namespace": "lab"}
     spec = {"spec": {"devices": {"requests": [request]}}}
-    return {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": metadata,
-        "spec": spec,
-    }
+    return {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaimTemplate", "metadata": metadata, "spec": spec}
 
 
 def job(name: str, pods: int, start_s: int, end_s: int) -> dict[str, Any]:
@@ -110,13 +96,7 @@ def workload(owner: str, admitted_s: int, finished_s: int) -> dict[str, Any]:
         {"type": kind, "status": "True", "lastTransitionTime": instant(s), "reason": kind, "message": ""}
         for kind, s in (("QuotaReserved", admitted_s), ("Admitted", admitted_s), ("Finished", finished_s))
     ]
-    reference = {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "name": owner,
-        "uid": f"uid-{owner}",
-        "controller": True,
-    }
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": owner, "uid": f"uid-{owner}", "controller": True}
     metadata = {
         "name": f"job-{owner}-1a2b3",
         "namespace": "lab",
@@ -139,10 +119,7 @@ def workload(owner: str, admitted_s: int, finished_s: int) -> dict[str, Any]:
         "kind": "Workload",
         "metadata": {**metadata, "ownerReferences": [reference]},
         "spec": {"active": True, "queueName": "main", "podSets": [pod_set]},
-        "status": {
-            "admission": {"clusterQueue": "main", "podSetAssignments": [given]},
-            "conditions": conditions,
-        },
+        "status": {"admission": {"clusterQueue": "main", "podSetAssignments": [given]}, "conditions": conditions},
     }
 
 
@@ -257,8 +234,7 @@ KNOWN_KUBERNETES = {
     "pod gone in a later dump": Fleet(
         {
             "dump-1.json": dump(
-                node("n1", NODE["metadata"]["labels"], {"nvidia.com/gpu": "8"}, 600),
-                pod("p1", WHOLE, 0, None),
+                node("n1", NODE["metadata"]["labels"], {"nvidia.com/gpu": "8"}, 600), pod("p1", WHOLE, 0, None)
             ),
             "dump-2.json": dump(
                 node("n1", NODE["metadata"]["labels"], {"nvidia.com/gpu": "8"}, 86_400),
@@ -271,17 +247,13 @@ KNOWN_KUBERNETES = {
     ),
     # Quota was reserved half an hour before the pod got its node.
     "pod starts long after its workload was admitted": Fleet(
-        {"dump.json": dump(NODE, job("j1", 1, 60, 3661), workload("j1", 60, 3661), LATE_POD)},
-        Fraction(1),
-        8,
+        {"dump.json": dump(NODE, job("j1", 1, 60, 3661), workload("j1", 60, 3661), LATE_POD)}, Fraction(1), 8
     ),
     # Pods on removed nodes are collected; status.succeeded still counts them.
     "some pods of a Job collected": Fleet(
         {
             "dump.json": dump(
-                NODE,
-                job("j1", 4, 0, 3600),
-                *(pod(f"j1-{i}", {"nvidia.com/gpu": "2"}, 0, 3600, "j1") for i in range(2)),
+                NODE, job("j1", 4, 0, 3600), *(pod(f"j1-{i}", {"nvidia.com/gpu": "2"}, 0, 3600, "j1") for i in range(2))
             )
         },
         Fraction(8),

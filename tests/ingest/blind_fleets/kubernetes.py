@@ -58,18 +58,8 @@ SHAPES: dict[str, list[tuple[str, int, tuple[str, int, dict[str, int]], dict[str
         ("BM.GPU.H200.8", 8, H200, {}),
     ],
     "coreweave": [
-        (
-            "gd-8xh100ib-i128",
-            8,
-            H100,
-            {"gpu.nvidia.com/class": "H100_NVLINK_80GB", "gpu.nvidia.com/vram": "81"},
-        ),
-        (
-            "gd-8xa100-i128",
-            8,
-            A100_80,
-            {"gpu.nvidia.com/class": "A100_NVLINK_80GB", "gpu.nvidia.com/vram": "81"},
-        ),
+        ("gd-8xh100ib-i128", 8, H100, {"gpu.nvidia.com/class": "H100_NVLINK_80GB", "gpu.nvidia.com/vram": "81"}),
+        ("gd-8xa100-i128", 8, A100_80, {"gpu.nvidia.com/class": "A100_NVLINK_80GB", "gpu.nvidia.com/vram": "81"}),
         ("gd-8xh200ib-i128", 8, H200, {"gpu.nvidia.com/class": "H200", "gpu.nvidia.com/vram": "143"}),
     ],
     "lambda": [
@@ -187,10 +177,7 @@ def gpu_node(draw: st.DrawFn, name: str, provider: str, sharing: str) -> Node:
         else:
             gfd = True
             suffix = "-SHARED" if clients > 1 else ""
-            found |= {
-                "nvidia.com/gpu.product": f"{product}-MIG-{profile}{suffix}",
-                "nvidia.com/mig.capable": "true",
-            }
+            found |= {"nvidia.com/gpu.product": f"{product}-MIG-{profile}{suffix}", "nvidia.com/mig.capable": "true"}
             found |= {"nvidia.com/gpu.count": str(boards * each), "nvidia.com/gpu.memory": str(memory // 8)}
             found |= {"nvidia.com/gpu.slices.gi": profile[0], "nvidia.com/gpu.slices.ci": profile[0]}
             found |= {"nvidia.com/gpu.replicas": str(clients)}
@@ -208,10 +195,7 @@ def gpu_node(draw: st.DrawFn, name: str, provider: str, sharing: str) -> Node:
         capacity = {"nvidia.com/gpu": str(boards - cut)}
         pools = [pool("nvidia.com/gpu", boards - cut)] if cut < boards else []
         for profile, count in counts.items():
-            found |= {
-                f"nvidia.com/mig-{profile}.count": str(count),
-                f"nvidia.com/mig-{profile}.replicas": "1",
-            }
+            found |= {f"nvidia.com/mig-{profile}.count": str(count), f"nvidia.com/mig-{profile}.replicas": "1"}
             found |= {f"nvidia.com/mig-{profile}.product": f"{product}-MIG-{profile}"}
             capacity[f"nvidia.com/mig-{profile}"] = str(count)
             pools.append(pool(f"nvidia.com/mig-{profile}", count, Fraction(int(profile[0]), 7)))
@@ -219,10 +203,7 @@ def gpu_node(draw: st.DrawFn, name: str, provider: str, sharing: str) -> Node:
         split = 10
         parts = draw(st.sampled_from((2, 4, 8)))
         entries = [f"GPU-{name}-{i},{split},{memory},100,NVIDIA-{product},0,true" for i in range(boards)]
-        annotations = {
-            "hami.io/node-nvidia-register": ":".join(entries) + ":",
-            "hami.io/node-handshake": "Reported",
-        }
+        annotations = {"hami.io/node-nvidia-register": ":".join(entries) + ":", "hami.io/node-handshake": "Reported"}
         capacity = {"nvidia.com/gpu": str(boards * split)}
         share = Fraction(memory // parts, memory)
         amount = {"nvidia.com/gpumem": str(memory // parts)}
@@ -255,15 +236,9 @@ def gpu_node(draw: st.DrawFn, name: str, provider: str, sharing: str) -> Node:
         mode, parts = draw(
             st.sampled_from((("spx_nps1", 1), ("cpx_nps1", 8), ("cpx_nps4", 8), ("dpx_nps1", 2), ("qpx_nps1", 4)))
         )
-        labels |= {
-            "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
-            "amd.com/gpu.vram": f"{192 // parts}G",
-        }
+        labels |= {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM", "amd.com/gpu.vram": f"{192 // parts}G"}
         labels |= {"amd.com/gpu.device-id": "74a1", "amd.com/gpu.cu-count": str(304 // parts)}
-        labels |= {
-            "amd.com/gpu.compute-memory-partition": mode,
-            "amd.com/gpu.compute-partitioning-supported": "true",
-        }
+        labels |= {"amd.com/gpu.compute-memory-partition": mode, "amd.com/gpu.compute-partitioning-supported": "true"}
         resource = "amd.com/gpu" if draw(st.booleans()) or parts == 1 else f"amd.com/{mode}"
         boards, gfd = 8, False
         capacity = {resource: str(8 * parts)}

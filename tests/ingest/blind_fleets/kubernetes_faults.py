@@ -94,9 +94,7 @@ def labels_contradict(draw: st.DrawFn) -> Fleet:
     fleet = fleet_of(nodes, pods)
     words = (node.name, *change, *change.values(), "contradict", "differ")
     fleet.fault = Fault(
-        f"contradiction {sorted(change)}",
-        words,
-        frozenset({len(concerned), 1, node.boards, len(on(pods, *nodes))}),
+        f"contradiction {sorted(change)}", words, frozenset({len(concerned), 1, node.boards, len(on(pods, *nodes))})
     )
     return fleet
 
@@ -194,12 +192,7 @@ def pods_odd(draw: st.DrawFn) -> Fleet:
     metadata: dict[str, Any] = {}
     if form in ("pending", "gated"):
         reason = "SchedulingGated" if form == "gated" else "Unschedulable"
-        waiting = {
-            "type": "PodScheduled",
-            "status": "False",
-            "reason": reason,
-            "lastTransitionTime": instant(start_s),
-        }
+        waiting = {"type": "PodScheduled", "status": "False", "reason": reason, "lastTransitionTime": instant(start_s)}
         status, name = {"phase": "Pending", "conditions": [waiting]}, None
     elif form == "evicted":
         status, hours = (
@@ -261,10 +254,7 @@ def mixed_vendors(draw: st.DrawFn) -> Fleet:
                 {"gpu.nvidia.com/class": "H100_NVLINK_80GB"},
                 {"cloud.google.com/gke-accelerator": "nvidia-l4"},
                 {"aliyun.accelerator/nvidia_name": "Tesla-V100-SXM2-32GB"},
-                {
-                    "nvidia.com/gpu.deploy.device-plugin": "true",
-                    "feature.node.kubernetes.io/pci-10de.present": "true",
-                },
+                {"nvidia.com/gpu.deploy.device-plugin": "true", "feature.node.kubernetes.io/pci-10de.present": "true"},
                 {"karpenter.k8s.aws/instance-gpu-name": "l4"},
                 {"accelerator": "nvidia"},
             )

@@ -221,10 +221,7 @@ FORMS: dict[str, Form] = {
         8,
         {"amd.com/gpu": "16"},
         {"amd.com/gpu": "1"},
-        {
-            "amd.com/compute-memory-partition": "dpx_nps1",
-            "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM",
-        },
+        {"amd.com/compute-memory-partition": "dpx_nps1", "amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"},
     ),
 }
 

@@ -46,11 +46,7 @@ def requests(pool: Pool, amount: int) -> dict[str, str]:
 
 def container(name: str, limits: dict[str, str]) -> dict[str, Any]:
     """A container with equal requests and limits."""
-    return {
-        "name": name,
-        "image": "x/y:1",
-        "resources": {"limits": limits, "requests": dict(limits)} if limits else {},
-    }
+    return {"name": name, "image": "x/y:1", "resources": {"limits": limits, "requests": dict(limits)} if limits else {}}
 
 
 def terminated(name: str, start_s: int, end_s: int, failed: bool = False) -> dict[str, Any]:
@@ -69,12 +65,7 @@ def pod_object(
     spec: dict[str, Any] = {"containers": containers, "restartPolicy": "Never"}
     if node:
         spec["nodeName"] = node
-    metadata = {
-        "name": name,
-        "namespace": "lab",
-        "uid": f"uid-{name}",
-        "creationTimestamp": instant(created_s),
-    }
+    metadata = {"name": name, "namespace": "lab", "uid": f"uid-{name}", "creationTimestamp": instant(created_s)}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec, "status": status}
 
 
@@ -129,10 +120,7 @@ def gpu_pod(draw: st.DrawFn, number: int, nodes: list[Node]) -> Pod | None:
             "controller": True,
         }
         body["metadata"]["ownerReferences"] = [owner]
-        body["metadata"]["labels"] = {
-            "job-name": f"job-{number}",
-            "batch.kubernetes.io/job-name": f"job-{number}",
-        }
+        body["metadata"]["labels"] = {"job-name": f"job-{number}", "batch.kubernetes.io/job-name": f"job-{number}"}
         template = {"metadata": {}, "spec": {"containers": containers, "restartPolicy": "Never"}}
         job_status: dict[str, Any] = {"startTime": instant(created_s)}
         if status["phase"] == "Succeeded":
@@ -144,15 +132,7 @@ def gpu_pod(draw: st.DrawFn, number: int, nodes: list[Node]) -> Pod | None:
             "creationTimestamp": instant(created_s),
         }
         spec = {"parallelism": 1, "completions": 1, "template": template}
-        extra = [
-            {
-                "apiVersion": "batch/v1",
-                "kind": "Job",
-                "metadata": metadata,
-                "spec": spec,
-                "status": job_status,
-            }
-        ]
+        extra = [{"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec, "status": job_status}]
     return Pod(name, node, share, share * Fraction(held_s, 3600), body, extra)
 
 

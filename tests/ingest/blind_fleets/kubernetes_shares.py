@@ -90,41 +90,20 @@ def gpu_device(index: int) -> dict[str, Any]:
 
 def mig_device(index: int, number: int, profile: str) -> dict[str, Any]:
     """An instance in a ResourceSlice of NVIDIA."""
-    attributes = {
-        "type": {"string": "mig"},
-        "profile": {"string": profile},
-        "parentUUID": {"string": f"GPU-{index}"},
-    }
-    attributes |= {
-        "productName": {"string": "NVIDIA H100 80GB HBM3"},
-        "uuid": {"string": f"MIG-{index}-{number}"},
-    }
-    return {
-        "name": f"gpu-{index}-mig-{number}",
-        "attributes": attributes,
-        "capacity": {"memory": {"value": "9856Mi"}},
-    }
+    attributes = {"type": {"string": "mig"}, "profile": {"string": profile}, "parentUUID": {"string": f"GPU-{index}"}}
+    attributes |= {"productName": {"string": "NVIDIA H100 80GB HBM3"}, "uuid": {"string": f"MIG-{index}-{number}"}}
+    return {"name": f"gpu-{index}-mig-{number}", "attributes": attributes, "capacity": {"memory": {"value": "9856Mi"}}}
 
 
 def claim(
     name: str, node: str, device_class: str, driver: str, devices: list[str], admin: bool = False
 ) -> dict[str, Any]:
     """An allocated claim."""
-    exactly: dict[str, Any] = {
-        "deviceClassName": device_class,
-        "allocationMode": "ExactCount",
-        "count": len(devices),
-    }
+    exactly: dict[str, Any] = {"deviceClassName": device_class, "allocationMode": "ExactCount", "count": len(devices)}
     if admin:
         exactly["adminAccess"] = True
     results = [
-        {
-            "request": "g",
-            "driver": driver,
-            "pool": node,
-            "device": d,
-            **({"adminAccess": True} if admin else {}),
-        }
+        {"request": "g", "driver": driver, "pool": node, "device": d, **({"adminAccess": True} if admin else {})}
         for d in devices
     ]
     return {

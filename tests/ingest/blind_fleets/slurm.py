@@ -46,16 +46,7 @@ LAYOUTS = (
     (A30, {"1g.6gb": 4}),
     (A30, {"2g.12gb": 2}),
 )
-ENDED = (
-    "COMPLETED",
-    "COMPLETED",
-    "COMPLETED",
-    "FAILED",
-    "TIMEOUT",
-    "OUT_OF_MEMORY",
-    "NODE_FAIL",
-    "CANCELLED by 1001",
-)
+ENDED = ("COMPLETED", "COMPLETED", "COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY", "NODE_FAIL", "CANCELLED by 1001")
 
 
 @dataclass

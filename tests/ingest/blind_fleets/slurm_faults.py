@@ -213,16 +213,7 @@ def mixed_case_states(draw: st.DrawFn) -> Fleet:
     assume(ended)
     state = draw(
         st.sampled_from(
-            (
-                "DEADLINE",
-                "BOOT_FAIL",
-                "REVOKED",
-                "COMPLETING",
-                "SUSPENDED",
-                "RESIZING",
-                "LAUNCH_FAILED",
-                "CANCELLED+",
-            )
+            ("DEADLINE", "BOOT_FAIL", "REVOKED", "COMPLETING", "SUSPENDED", "RESIZING", "LAUNCH_FAILED", "CANCELLED+")
         )
     )
     for row in ended[:2]:

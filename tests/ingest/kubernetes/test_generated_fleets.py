@@ -125,10 +125,7 @@ def time_sliced(rng: random.Random, machine: Machine) -> Offer:
     clients = rng.choice([2, 3, 4, 8, 10])
     units = machine.gpus * clients
     if machine.provider == "gcp":
-        labels = {
-            f"{GKE}gpu-sharing-strategy": "time-sharing",
-            f"{GKE}max-shared-clients-per-gpu": str(clients),
-        }
+        labels = {f"{GKE}gpu-sharing-strategy": "time-sharing", f"{GKE}max-shared-clients-per-gpu": str(clients)}
         return Offer(machine, labels, {GPU: units}, GPU, Fraction(1, clients))
     if rng.random() < 0.3:  # renameByDefault
         labels = gfd(machine, replicas=clients)
@@ -208,12 +205,7 @@ def claimed(rng: random.Random, machine: Machine) -> Offer:
     if not machine.instances or rng.random() < 0.5:
         boards = [full_gpu | {"uuid": f"GPU-{n}"} for n in range(machine.gpus)]
         return Offer(
-            machine,
-            {},
-            {},
-            "gpu.nvidia.com",
-            Fraction(1),
-            devices=("gpu.nvidia.com", "gpu.nvidia.com", boards),
+            machine, {}, {}, "gpu.nvidia.com", Fraction(1), devices=("gpu.nvidia.com", "gpu.nvidia.com", boards)
         )
     profile, (number, share) = rng.choice(list(machine.instances.items()))
     cut = full_gpu | {"type": "mig", "profile": profile}
@@ -235,15 +227,7 @@ def can(sharing: str, machine: Machine) -> bool:
     return sharing == "claimed" or (not machine.modes) == (sharing != "partitioned") or sharing == "full"
 
 
-DAMAGES = (
-    "no node",
-    "no labels",
-    "no cloud labels",
-    "no plugin labels",
-    "no annotations",
-    "other type",
-    "stale count",
-)
+DAMAGES = ("no node", "no labels", "no cloud labels", "no plugin labels", "no annotations", "other type", "stale count")
 
 
 def damage(offer: Offer, how: str) -> bool:
@@ -348,12 +332,7 @@ def pods_on(rng: random.Random, node: str, namespace: str, offer: Offer) -> Iter
             name, lasted = f"pod-{number}-{worker}", seconds + 7 * worker
             one = pod(name, namespace, node, start, lasted, {} if offer.devices else limits, offer.notes)
             if together > 1:
-                owner = {
-                    "kind": "Job",
-                    "name": f"job-{number}",
-                    "uid": f"{namespace}-job-{number}",
-                    "controller": True,
-                }
+                owner = {"kind": "Job", "name": f"job-{number}", "uid": f"{namespace}-job-{number}", "controller": True}
                 one["metadata"]["ownerReferences"] = [{"apiVersion": "batch/v1", **owner}]
             if offer.devices:
                 one["spec"]["resourceClaims"] = [{"name": "gpu", "resourceClaimName": name}]

@@ -103,12 +103,7 @@ def node(name: str = "n1", labels: Json | None = None, capacity: Json | None = N
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": name,
-            "uid": f"uid-{name}",
-            "creationTimestamp": at("00:00:00"),
-            "labels": labels or {},
-        },
+        "metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": at("00:00:00"), "labels": labels or {}},
         "status": {
             "capacity": {"cpu": "96", "memory": "1056270744Ki", **(capacity or {})},
             "conditions": [{"type": "Ready", "status": "True", "lastHeartbeatTime": at(beat)}],
@@ -170,8 +165,7 @@ def naive_pod_gpus(init: list[tuple[int, bool]], main: list[int]) -> int:
 
 
 @given(
-    init=st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=5),
-    main=st.lists(st.integers(0, 8), max_size=4),
+    init=st.lists(st.tuples(st.integers(0, 8), st.booleans()), max_size=5), main=st.lists(st.integers(0, 8), max_size=4)
 )
 def test_the_rule_equals_a_walk_through_the_life_of_a_pod(init: list[tuple[int, bool]], main: list[int]):
     spec = {
@@ -301,21 +295,13 @@ def test_pods_of_a_job_one_after_another_are_its_attempts(file: File):
         pod("t-2", bound="09:31:00", ended="10:31:00", owner=("Job", "t")),
     ]
     trace = dump(file, *tries)
-    assert trace.jobs["job_id", "attempt", "state"].rows() == [
-        ("ads/t", 1, "FAILED"),
-        ("ads/t", 2, "COMPLETED"),
-    ]
+    assert trace.jobs["job_id", "attempt", "state"].rows() == [("ads/t", 1, "FAILED"), ("ads/t", 2, "COMPLETED")]
     assert trace.provenance["gpu_hours"] == 1.5
 
 
 def test_runs_of_a_cron_job_are_different_jobs(file: File):
     jobs = [
-        {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": meta(name, owner=("CronJob", "night")),
-            "spec": {},
-        }
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": meta(name, owner=("CronJob", "night")), "spec": {}}
         for name in ("night-1", "night-2")
     ]
     pods = [pod(f"{job['metadata']['name']}-x", owner=("Job", job["metadata"]["name"])) for job in jobs]
@@ -327,20 +313,11 @@ def test_a_job_whose_pods_are_gone_is_read_from_itself(file: File):
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": meta("old"),
-        "spec": {
-            "parallelism": 2,
-            "activeDeadlineSeconds": 7200,
-            "template": {"spec": {"containers": [box(4)]}},
-        },
+        "spec": {"parallelism": 2, "activeDeadlineSeconds": 7200, "template": {"spec": {"containers": [box(4)]}}},
         "status": {
             "startTime": at("09:00:00"),
             "conditions": [
-                {
-                    "type": "Failed",
-                    "status": "True",
-                    "reason": "DeadlineExceeded",
-                    "lastTransitionTime": at("11:00:00"),
-                }
+                {"type": "Failed", "status": "True", "reason": "DeadlineExceeded", "lastTransitionTime": at("11:00:00")}
             ],
         },
     }
@@ -359,12 +336,7 @@ def test_nodes_become_the_inventory(file: File):
         "nvidia.com/mig.config": "all-1g.10gb",
         "nvidia.com/mig.config.state": "success",
     }
-    mixed = {
-        **H100,
-        f"{GPU}.count": "4",
-        "nvidia.com/mig.config": "half",
-        "nvidia.com/mig.config.state": "pending",
-    }
+    mixed = {**H100, f"{GPU}.count": "4", "nvidia.com/mig.config": "half", "nvidia.com/mig.config.state": "pending"}
     nodes = [
         node("n1", {**H100, f"{GPU}.clique": "c.1", "karpenter.sh/capacity-type": "spot"}, {GPU: "8"}),
         node("n2", single, {GPU: "14"}),
@@ -384,13 +356,7 @@ def test_nodes_become_the_inventory(file: File):
     ]
     assert trace.inventory["gpu_model"].to_list() == [*["H100-80GB-SXM5"] * 3, "MI300X", None]
     cut = ["1g.10gb:7", "1g.10gb:7"]
-    assert trace.inventory["layouts"].to_list() == [
-        None,
-        ";".join(cut),
-        ";".join(["gpu"] * 3 + cut[:1]),
-        None,
-        None,
-    ]
+    assert trace.inventory["layouts"].to_list() == [None, ";".join(cut), ";".join(["gpu"] * 3 + cut[:1]), None, None]
     assert any("'n3 (pending)'" in note for note in trace.provenance["notes"])
 
 
@@ -458,12 +424,7 @@ def holds(kind: str, time: str, status: str = "True", reason: str = "") -> Json:
 ADMISSION = {
     "clusterQueue": "team-ads",
     "podSetAssignments": [
-        {
-            "name": "main",
-            "count": 2,
-            "flavors": {GPU: "h100", "cpu": "h100"},
-            "resourceUsage": {GPU: "8", "cpu": "4"},
-        }
+        {"name": "main", "count": 2, "flavors": {GPU: "h100", "cpu": "h100"}, "resourceUsage": {GPU: "8", "cpu": "4"}}
     ],
 }
 QUEUES = [
@@ -659,10 +620,7 @@ def test_a_template_without_claims_tells_what_is_asked_for(file: File):
         },
     }
     waiting = pod(
-        "a",
-        bound=None,
-        boxes=[{}],
-        spec={"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "two"}]},
+        "a", bound=None, boxes=[{}], spec={"resourceClaims": [{"name": "g", "resourceClaimTemplateName": "two"}]}
     )
     assert dump(file, template, waiting).jobs["gpus"].to_list() == [2.0]
 
@@ -691,14 +649,7 @@ def in_yaml(thing: Json) -> str:
 
 
 def test_yaml_gives_the_same_rows_as_json(file: File):
-    things = [
-        pod("a", ended="10:00:00"),
-        pod("b"),
-        node(labels=H100),
-        pod("null"),
-        pod("1.5e+3"),
-        pod("0x1f"),
-    ]
+    things = [pod("a", ended="10:00:00"), pod("b"), node(labels=H100), pod("null"), pod("1.5e+3"), pod("0x1f")]
     things.append({**pod("job"), "kind": "ConfigMap", "data": {"conf": "kind: Pod\n# '*' & {\n"}})
     listed = dump(file, *things)
     whole = in_yaml({"apiVersion": "v1", "items": things, "kind": "List"})
@@ -746,10 +697,7 @@ def test_an_object_with_a_key_twice_is_rejected_and_the_others_are_read(file: Fi
 
 
 def test_of_two_dumps_of_a_pod_the_one_that_knows_its_end_counts(file: File):
-    running, done = (
-        file(json.dumps(pod("a")), "1.json"),
-        file(json.dumps(pod("a", ended="10:00:00")), "2.json"),
-    )
+    running, done = (file(json.dumps(pod("a")), "1.json"), file(json.dumps(pod("a", ended="10:00:00")), "2.json"))
     for paths in ([running, done], [done, running]):
         trace = read_kubernetes(paths)
         assert trace.jobs["state"].to_list() == ["COMPLETED"]
@@ -760,12 +708,7 @@ def test_of_two_dumps_of_a_pod_the_one_that_knows_its_end_counts(file: File):
     ("labels", "capacity", "gpus", "layouts"),
     [
         ({}, {GPU: "2", "nvidia.com/mig-3g.40gb": "3"}, 4, "gpu;gpu;3g.40gb:2;3g.40gb:1"),
-        (
-            {f"{GPU}.count": "4"},
-            {GPU: "2", "nvidia.com/mig-3g.40gb": "2"},
-            4,
-            None,
-        ),  # one each, or both on one
+        ({f"{GPU}.count": "4"}, {GPU: "2", "nvidia.com/mig-3g.40gb": "2"}, 4, None),  # one each, or both on one
         ({f"{GPU}.count": "2"}, {"nvidia.com/mig-9g.90gb": "2", GPU: "0"}, 2, None),
         ({f"{GPU}.replicas": "3"}, {GPU: "4"}, None, None),  # units that are no whole number of GPUs
         ({f"{GPU}.replicas": "3", f"{GPU}.count": "4"}, {GPU: "4"}, 4, None),

@@ -110,12 +110,7 @@ class Cluster:
         share = number * part * (SLICES[wanted] / 7 if kind == "mig" else 1)
         over = not waits and end < HORIZON
         entry = Entry(
-            name,
-            None if waits else devices[0].node,
-            None if waits else start,
-            end if over else None,
-            share,
-            by_memory,
+            name, None if waits else devices[0].node, None if waits else start, end if over else None, share, by_memory
         )
         self.diary.append(entry)
         self.objects.append(pod(entry, submit, boxes, annotations, failed=luck.random() < 0.2))

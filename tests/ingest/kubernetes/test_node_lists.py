@@ -21,11 +21,7 @@ H100 = {f"{GPU}.product": "NVIDIA-H100-80GB-HBM3", f"{GPU}.count": "8"}
 
 
 def node(name: str, labels: dict[str, str], capacity: dict[str, str], **spec: Any) -> dict[str, Any]:
-    ready = {
-        "type": "Ready",
-        "status": spec.pop("ready", "True"),
-        "lastHeartbeatTime": "2026-03-02T00:00:00Z",
-    }
+    ready = {"type": "Ready", "status": spec.pop("ready", "True"), "lastHeartbeatTime": "2026-03-02T00:00:00Z"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -42,11 +38,7 @@ def pod(name: str, on: str, gpus: int) -> dict[str, Any]:
         "kind": "Pod",
         "metadata": {"name": name, "namespace": "ads", "creationTimestamp": "2026-03-01T08:00:00Z"},
         "spec": {"nodeName": on, "containers": [{"resources": {"limits": {GPU: str(gpus)}}}]},
-        "status": {
-            "phase": "Succeeded",
-            "startTime": "2026-03-01T09:00:00Z",
-            "containerStatuses": [{"state": ended}],
-        },
+        "status": {"phase": "Succeeded", "startTime": "2026-03-01T09:00:00Z", "containerStatuses": [{"state": ended}]},
     }
 
 

@@ -206,22 +206,7 @@ def test_damaged_yaml_gives_an_error_or_a_full_account(cut: float, length: int, 
     cut=st.floats(0, 1),
     length=st.integers(0, 9),
     new=st.sampled_from(
-        [
-            "",
-            "\0",
-            "\n",
-            "gpu:",
-            "=",
-            "(",
-            "[1-4]",
-            "-5",
-            "99999999",
-            " ",
-            ",",
-            "é",
-            "a100_1g.5gb",
-            "NodeName=",
-        ]
+        ["", "\0", "\n", "gpu:", "=", "(", "[1-4]", "-5", "99999999", " ", ",", "é", "a100_1g.5gb", "NodeName="]
     ),
 )
 def test_a_damaged_list_of_nodes_gives_an_error_or_whole_nodes(text: str, cut: float, length: int, new: str):

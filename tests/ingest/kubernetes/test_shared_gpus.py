@@ -211,11 +211,7 @@ def test_a_node_of_hami_has_the_boards_that_its_plugin_lists_not_what_it_offers(
         ({}, {REGISTER: '[{"id": "a", "devmem": -1}]'}, None),
         ({}, {"hami.io/node-handshake": "Requesting_2025-09-01 08:00:00"}, None),
         ({"nvidia.com/gpu.count": "8"}, {"hami.io/node-handshake": "Reported"}, 8),
-        (
-            {},
-            {"volcano.sh/node-vgpu-register": "GPU-1,4,4914,NVIDIA-RTX,true:GPU-2,4,4914,NVIDIA-RTX,true:"},
-            2,
-        ),
+        ({}, {"volcano.sh/node-vgpu-register": "GPU-1,4,4914,NVIDIA-RTX,true:GPU-2,4,4914,NVIDIA-RTX,true:"}, 2),
         ({"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB-SHARED"}, {}, None),  # by how many is not told
     ],
 )
@@ -257,11 +253,7 @@ def test_the_pod_that_keeps_a_gpu_for_those_that_share_it_does_not_count_beside_
 def test_a_workload_of_kueue_counts_parts_too(file: File):
     """What Kueue adds up, gpus and gpumem over pods, cannot tell that the memory is of each GPU."""
     ask = hami(gpu=2, gpumem=10240, gpucores=30)
-    pod_set = {
-        "name": "main",
-        "count": 3,
-        "template": {"spec": {"containers": [{"resources": {"limits": ask}}]}},
-    }
+    pod_set = {"name": "main", "count": 3, "template": {"spec": {"containers": [{"resources": {"limits": ask}}]}}}
     given_to = {
         "name": "main",
         "count": 3,
@@ -269,21 +261,13 @@ def test_a_workload_of_kueue_counts_parts_too(file: File):
         "resourceUsage": {"nvidia.com/gpu": "6", "nvidia.com/gpumem": "30720"},
     }
     since = {"type": "Admitted", "status": "True", "lastTransitionTime": f"{DAY}09:00:00Z"}
-    over = {
-        "type": "Finished",
-        "status": "True",
-        "reason": "Succeeded",
-        "lastTransitionTime": f"{DAY}11:00:00Z",
-    }
+    over = {"type": "Finished", "status": "True", "reason": "Succeeded", "lastTransitionTime": f"{DAY}11:00:00Z"}
     workload = {
         "apiVersion": "kueue.x-k8s.io/v1beta1",
         "kind": "Workload",
         "metadata": {"name": "w", "namespace": "ads", "creationTimestamp": f"{DAY}08:00:00Z"},
         "spec": {"podSets": [pod_set]},
-        "status": {
-            "conditions": [since, over],
-            "admission": {"clusterQueue": "q", "podSetAssignments": [given_to]},
-        },
+        "status": {"conditions": [since, over], "admission": {"clusterQueue": "q", "podSetAssignments": [given_to]}},
     }
     flavor = {
         "kind": "ResourceFlavor",

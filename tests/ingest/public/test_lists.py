@@ -52,10 +52,7 @@ def test_lifetimes_are_cut_at_both_ends(file: File):
     assert rows["left"]["submit_time"] == rows["left"]["start_time"] == ZERO
     assert rows["right"]["end_time"] is None
     assert rows["gone"]["start_time"] is None
-    assert dict(trace.rejects["row", "reason"].iter_rows()) == {
-        8: "role: not one of CN, HN",
-        10: "end before start",
-    }
+    assert dict(trace.rejects["row", "reason"].iter_rows()) == {8: "role: not one of CN, HN", 10: "end before start"}
     # both: 1 GPU for 5400 s; left: 2 for 3600; right: 1 for 3590; cpu: 1 for 3590
     assert trace.provenance["gpu_hours"] == pytest.approx((5400 + 7200 + 3590 + 3590) / 3600)
     found = dict(trace.quality["check", "rows"].iter_rows())
@@ -82,10 +79,7 @@ def test_spot_jobs_hold_the_gpus_of_all_their_workers(file: File):
     header = "job_name,organization,gpu_model,cpu_request,gpu_request,worker_num,submit_time,duration,job_type\n"
     rows = "1,13,A10,20,1,1,0,3600,HP\n2,57,A100-SXM4-80GB,15,0.5,16,7200,3600,Spot\n3,5,A10,1,1,1,0,x,HP\n"
     trace = job_tables.SPOT_TRACE([file(header + rows)])
-    assert trace.jobs["gpus", "tenant", "tier"].rows() == [
-        (1.0, "13", "guaranteed"),
-        (8.0, "57", "best_effort"),
-    ]
+    assert trace.jobs["gpus", "tenant", "tier"].rows() == [(1.0, "13", "guaranteed"), (8.0, "57", "best_effort")]
     assert trace.provenance["gpu_hours"] == 9.0
     assert trace.rejects["reason"].to_list() == ["duration: not a number"]
 

@@ -96,10 +96,7 @@ def test_the_hour_that_the_clock_showed_twice(file: File):
 
 def test_equal_rows_of_a_file_are_different_jobs_and_of_two_files_the_same(file: File):
     header, row = "timestamp,duration,num_gpus,cluster\n", "2017-10-09 06:00:00,3600.5,1,a\n"
-    first, second = (
-        file(header + row * 3, "one.csv"),
-        file(header + row + row.replace("06:", "07:"), "two.csv"),
-    )
+    first, second = (file(header + row * 3, "one.csv"), file(header + row + row.replace("06:", "07:"), "two.csv"))
     trace = PHILLY_TRACE([first, second])
     name = "philly-1507554000-a-1-3600.5"
     assert sorted(trace.jobs["job_id"]) == [name, f"{name}#2", f"{name}#3", "philly-1507557600-a-1-3600.5"]

@@ -196,29 +196,12 @@ def test_what_is_written_is_opened_and_gives_the_same_bytes(case: Case, tmp_path
 
 NASTY = [
     *b"nan inf -1 1e999 99999999999999999999 0 None NULL 9999-12-31 0001-01-01 2017-02-30 1.5".split(),
-    *(
-        b"+08:00",
-        b"Z",
-        b"EUR",
-        b"{",
-        b"[]",
-        b"true",
-        b"",
-        b" ",
-        b",",
-        b'"',
-        b'""',
-        b"\x01",
-        b"\xe9",
-        b"\xff\xfe",
-    ),
+    *(b"+08:00", b"Z", b"EUR", b"{", b"[]", b"true", b"", b" ", b",", b'"', b'""', b"\x01", b"\xe9", b"\xff\xfe"),
     *(b"\0", b"\x1f", b"\r", b"\n", b"\r\n", b"\n\n", b"1E-7", b"1,5", b"Tax", b"Usage", b"RUNNING"),
 ]
 mutations = st.lists(
     st.tuples(
-        st.floats(0, 1),
-        st.sampled_from([0, 1, 4, 40]),
-        st.one_of(st.sampled_from(NASTY), st.binary(max_size=8)),
+        st.floats(0, 1), st.sampled_from([0, 1, 4, 40]), st.one_of(st.sampled_from(NASTY), st.binary(max_size=8))
     ),
     min_size=1,
     max_size=4,

@@ -25,12 +25,7 @@ def rows(file: File, *lines: str) -> Dataset:
 
 
 def row(
-    tres: str = "1=4,4=1,1002=2",
-    *,
-    number: str = "5.1e12",
-    state: int = 3,
-    limit: int = 60,
-    nodes: str = "n1",
+    tres: str = "1=4,4=1,1002=2", *, number: str = "5.1e12", state: int = 3, limit: int = 60, nodes: str = "n1"
 ) -> str:
     return f'{number},4294967294,4.2e13,"[{nodes!r}]",{state},{limit},9.22337e+18,{T0},{T0 + 60},{T0 + 3660},"{tres}"'
 

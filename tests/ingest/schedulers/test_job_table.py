@@ -170,13 +170,7 @@ def test_the_completion_log_of_slurm_names_its_tasks(root: Path, tmp_path: Path)
     dump = tmp_path / "slurm_jobcomp.log"
     dump.write_text(JOBCOMP + JOBCOMP.replace(",gres/gpu=4,gres/gpu:a100=4", ""))
     [job] = read("auto", run_recipe(root, tmp_path, "jobcomp_to_jobs.py", str(dump)), tz="UTC").jobs.to_dicts()
-    assert (job["job_id"], job["gpus"], job["nodes"], job["tenant"], job["job_name"]) == (
-        "7_3",
-        4.0,
-        2,
-        "vis",
-        None,
-    )
+    assert (job["job_id"], job["gpus"], job["nodes"], job["tenant"], job["job_name"]) == ("7_3", 4.0, 2, "vis", None)
 
 
 # The page

@@ -51,12 +51,7 @@ def test_the_reader_of_the_page_reaches_every_door(gpuplanner, tmp_path: Path):
     path.write_text(HISTORY)
     assert "beacon" in gpuplanner("ingest", "--list")
     facts = gpuplanner("ingest", "auto", path, "-o", tmp_path / "mine")
-    assert (facts["source"], facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == (
-        "beacon",
-        5,
-        3,
-        2,
-    )
+    assert (facts["source"], facts["rows_in"], facts["rows_kept"], facts["rows_rejected"]) == ("beacon", 5, 3, 2)
     assert facts["gpu_hours"] == 4 * 2 + 2 * 1
     again = gpuplanner("ingest", "beacon", path, "-o", tmp_path / "mine")
     assert again == facts

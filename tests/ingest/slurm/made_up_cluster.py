@@ -116,10 +116,7 @@ def made_up_cluster(seed: int = 1) -> Cluster:
         f"{name},4,A100,r1,{'true' if name in layouts else 'false'},{';'.join(layouts.get(name, []))},2025-01-01,\n"
         for name in names
     ]
-    gres = {
-        "g1": "gpu:a100_1g.5gb:28(S:0-1)",
-        **dict.fromkeys(("g2", "g3"), "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1)"),
-    }
+    gres = {"g1": "gpu:a100_1g.5gb:28(S:0-1)", **dict.fromkeys(("g2", "g3"), "gpu:a100:2(S:0),gpu:a100_1g.5gb:14(S:1)")}
     scontrol = [
         f"NodeName={name} Arch=x86_64 CoresPerSocket=32\n   Gres={gres.get(name, 'gpu:a100:4(S:0-1)')}\n"
         "   State=MIXED ThreadsPerCore=1\n"
@@ -140,16 +137,7 @@ def _out_of_the_second_hour(job: Job) -> Job:
     def moved(at: datetime) -> datetime:
         return first + timedelta(hours=1) if first <= at < first + timedelta(hours=1) else at
 
-    return Job(
-        job.name,
-        job.tenant,
-        job.node,
-        moved(job.submit),
-        moved(job.start),
-        moved(job.end),
-        job.runs,
-        job.held,
-    )
+    return Job(job.name, job.tenant, job.node, moved(job.submit), moved(job.start), moved(job.end), job.runs, job.held)
 
 
 def _sacct(jobs: list[Job], end: datetime) -> str:

@@ -13,21 +13,9 @@ HEAD = "JobID|State|Submit|Start|End|NodeList|AllocTRES"
 @pytest.mark.parametrize(
     ("gres", "tres", "gpus", "installed", "warning"),
     [
-        (
-            "gpu:mi300x:64",
-            "gres/gpu:mi300x=3,gres/gpu=3",
-            3 / 8,
-            8,
-            "GPUs of nodes that are partitions of a GPU",
-        ),
+        ("gpu:mi300x:64", "gres/gpu:mi300x=3,gres/gpu=3", 3 / 8, 8, "GPUs of nodes that are partitions of a GPU"),
         ("gpu:mi300x:64", "gres/gpu=64", 8, 8, "GPUs of nodes that are partitions of a GPU"),
-        (
-            "gpu:mi300x:32",
-            "gres/gpu:mi300x=3,gres/gpu=3",
-            3 / 4,
-            8,
-            "GPUs of nodes that are partitions of a GPU",
-        ),
+        ("gpu:mi300x:32", "gres/gpu:mi300x=3,gres/gpu=3", 3 / 4, 8, "GPUs of nodes that are partitions of a GPU"),
         ("gpu:mi300x:60", "gres/gpu:mi300x=3,gres/gpu=3", 3, 60, "nodes that list more than 16 GPUs"),
         ("gpu:h100:64", "gres/gpu:h100=3,gres/gpu=3", 3, 64, "nodes that list more than 16 GPUs"),
         ("gpu:mi300x:8", "gres/gpu:mi300x=3,gres/gpu=3", 3, 8, None),

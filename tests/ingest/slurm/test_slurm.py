@@ -351,12 +351,7 @@ def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
     )
     assert trace.provenance["gpu_hours"] == pytest.approx(hours / 3600)
     first = trace.jobs.row(0, named=True)
-    assert (first["tier"], first["tenant"], first["user"], first["nodes"]) == (
-        "chestnut",
-        "chaff",
-        "noror",
-        1,
-    )
+    assert (first["tier"], first["tenant"], first["user"], first["nodes"]) == ("chestnut", "chaff", "noror", 1)
     assert first["time_limit_s"] == 37 * 86400 + 14 * 3600
     never = sum(row[24] == "None assigned" for row in rows)
     assert trace.jobs["start_time"].null_count() == never

@@ -76,11 +76,7 @@ def newer(old: Json) -> Json:
     new = json.loads(json.dumps(old))
     limit = old["time"]["limit"]
     new["state"]["current"] = [old["state"]["current"]]
-    new["time"]["limit"] = {
-        "set": limit < 1 << 31,
-        "infinite": limit == 0xFFFFFFFF,
-        "number": limit % (1 << 31),
-    }
+    new["time"]["limit"] = {"set": limit < 1 << 31, "infinite": limit == 0xFFFFFFFF, "number": limit % (1 << 31)}
     task = old["array"]["task_id"]
     new["array"]["task_id"] = {"set": task is not None, "infinite": False, "number": task or 0}
     new["array"]["task"] = old["array"]["task"] or ""

@@ -40,11 +40,7 @@ def nodes(path: Path) -> list[tuple[str, int, str | None]]:
 
 
 def test_each_node_counts_its_gres(file: File):
-    assert nodes(file(SCONTROL, "nodes.txt")) == [
-        ("c-1", 0, None),
-        ("gpu-1", 4, "a100"),
-        ("gpu-2", 8, "rtx30|v100"),
-    ]
+    assert nodes(file(SCONTROL, "nodes.txt")) == [("c-1", 0, None), ("gpu-1", 4, "a100"), ("gpu-2", 8, "rtx30|v100")]
 
 
 def test_one_line_per_node_is_the_same(file: File):
@@ -78,8 +74,7 @@ def test_a_node_whose_gpus_do_not_follow_is_an_error(file: File, text: str, reas
 
 def test_nodes_go_with_the_jobs(file: File):
     jobs = file(
-        "JobID|State|Submit|Start|End|AllocTRES\n1|COMPLETED|1756706400|1756710000|1756717200|gres/gpu=1\n",
-        "j",
+        "JobID|State|Submit|Start|End|AllocTRES\n1|COMPLETED|1756706400|1756710000|1756717200|gres/gpu=1\n", "j"
     )
     trace = read("slurm", jobs, nodes=file(SCONTROL, "nodes.txt"))
     assert trace.inventory is not None

@@ -93,8 +93,7 @@ READING = st.tuples(st.integers(0, 5), st.integers(0, 1), st.sampled_from([100, 
 @pytest.mark.long
 @settings(max_examples=12)
 @given(
-    logs=st.lists(st.lists(READING, min_size=1, max_size=6), min_size=1, max_size=4),
-    cuts=st.sets(st.integers(1, 3)),
+    logs=st.lists(st.lists(READING, min_size=1, max_size=6), min_size=1, max_size=4), cuts=st.sets(st.integers(1, 3))
 )
 def test_any_rows_in_any_runs_are_as_all_files_at_once(logs: list[list[tuple[Any, ...]]], cuts: set[int]):
     """Rows of overlapping logs, some the same, some in contradiction, in two months: rows of tables, to the byte."""
@@ -127,8 +126,7 @@ POINT = st.tuples(st.sampled_from(sorted(METRICS)), st.sampled_from(["", "3"]), 
 
 @settings(max_examples=12)
 @given(
-    answers=st.lists(st.lists(POINT, min_size=1, max_size=8), min_size=1, max_size=4),
-    cuts=st.sets(st.integers(1, 3)),
+    answers=st.lists(st.lists(POINT, min_size=1, max_size=8), min_size=1, max_size=4), cuts=st.sets(st.integers(1, 3))
 )
 def test_metrics_that_come_in_different_files_make_one_sample(
     answers: list[list[tuple[str, str, int, int]]], cuts: set[int]
@@ -176,10 +174,7 @@ def test_logs_without_times_start_at_the_origin_of_their_run(
         origin = f"2026-01-0{day}T00:00:00Z"
         add_files("dcgmi-dmon", [file(f"{text}# {day}\n", f"{name}.txt")], tmp_path / "store", origin=origin)
     samples = open_dataset(tmp_path / "store").samples
-    assert samples.group_by("node").agg(pl.col("time").min().dt.day()).sort("node").rows() == [
-        ("n1", 1),
-        ("n2", 2),
-    ]
+    assert samples.group_by("node").agg(pl.col("time").min().dt.day()).sort("node").rows() == [("n1", 1), ("n2", 2)]
 
 
 @pytest.mark.data
@@ -207,11 +202,7 @@ add_files("nvidia-smi", [sys.argv[1]], sys.argv[2], tz="UTC")
 
 
 def test_a_run_that_is_killed_leaves_the_old_state(file: File, tmp_path: Path):
-    january, february, store = (
-        file(log(*JANUARY), "n1.csv"),
-        file(log(*FEBRUARY), "n1.b.csv"),
-        tmp_path / "store",
-    )
+    january, february, store = (file(log(*JANUARY), "n1.csv"), file(log(*FEBRUARY), "n1.b.csv"), tmp_path / "store")
     add_files("nvidia-smi", [january], store, tz="UTC")
     before = contents(store)
     command = [sys.executable, "-c", SLOW, str(february), str(store)]

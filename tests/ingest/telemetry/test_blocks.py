@@ -40,11 +40,7 @@ def smi(random: random.Random, rows: int) -> list[str]:
     at = START.replace(tzinfo=None)
     for number in range(rows):
         at += timedelta(seconds=random.choice([0, 15, 15, 15, 47, 700, -40])) if number % 2 else timedelta()
-        cells = [
-            f"{random.randrange(101)} %",
-            f"{random.randrange(40_000)} MiB",
-            f"{random.randrange(900)}.5 W",
-        ]
+        cells = [f"{random.randrange(101)} %", f"{random.randrange(40_000)} MiB", f"{random.randrange(900)}.5 W"]
         cells[random.randrange(3)] = random.choice(["[N/A]", "0", "-1", "7 kW", cells[0], cells[0]])
         lines.append(f"{at:%Y/%m/%d %H:%M:%S.250}, {number % 2}, NVIDIA A100-SXM4-40GB, {', '.join(cells)}")
     return lines
@@ -67,14 +63,7 @@ def node(random: random.Random, rows: int) -> list[str]:
 def dcgm(random: random.Random, rows: int) -> list[str]:
     """Readings of rounds that take seconds and cross midnight, of whole GPUs and instances, some twice."""
     lines = ["timestamp,metric_name,gpu_id,Hostname,value,labels_raw"]
-    metrics = [
-        "SM_ACTIVE",
-        "DEV_FB_USED",
-        "DEV_POWER_USAGE",
-        "DEV_XID_ERRORS",
-        "DEV_TOTAL_ENERGY_CONSUMPTION",
-        "DEV_X",
-    ]
+    metrics = ["SM_ACTIVE", "DEV_FB_USED", "DEV_POWER_USAGE", "DEV_XID_ERRORS", "DEV_TOTAL_ENERGY_CONSUMPTION", "DEV_X"]
     at = START
     for number in range(rows):
         at += timedelta(seconds=random.choice([0, 0, 1, 2, 3, 29, 61, -1]))
@@ -87,11 +76,7 @@ def dcgm(random: random.Random, rows: int) -> list[str]:
     return lines
 
 
-MAKERS: dict[str, Callable[[random.Random, int], list[str]]] = {
-    "nvidia-smi": smi,
-    "node-csv": node,
-    "dcgm-csv": dcgm,
-}
+MAKERS: dict[str, Callable[[random.Random, int], list[str]]] = {"nvidia-smi": smi, "node-csv": node, "dcgm-csv": dcgm}
 
 
 def damaged(random: random.Random, lines: list[str]) -> str:

@@ -35,14 +35,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.parametrize("source", ["nvidia-smi", "auto"])
 def test_columns_interval_and_node(source: str, file: File, tmp_path: Path, run: Run):
     path = file("40 W, 12 %\n41 W, 13 %\n")
-    words = [
-        source,
-        str(path),
-        "--columns=power.draw,utilization.gpu",
-        "--interval=2",
-        "--node=n5",
-        "--gpu=1",
-    ]
+    words = [source, str(path), "--columns=power.draw,utilization.gpu", "--interval=2", "--node=n5", "--gpu=1"]
     code, _, err = run("ingest", *words, "--origin=2026-01-01T00:00:00Z", "-o", str(tmp_path / "out"))
     assert code == 0
     assert "warning: times made from a count: 2 rows" in err

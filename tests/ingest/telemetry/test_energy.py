@@ -140,12 +140,7 @@ def test_four_instances_that_repeat_the_counter_draw_it_once():
     """The counters of one A30 as four instances told them within a round (NVIDIA/dcgm-exporter, issue 317)."""
     told = {3: 126272101025, 4: 126272101025, 5: 126272106318, 6: 126272101025}
     rows = [
-        {
-            "time": at(30.0 * turn),
-            "instance": instance,
-            "profile": "1g.6gb",
-            "energy_counter_j": mj / 1e3 + 4950 * turn,
-        }
+        {"time": at(30.0 * turn), "instance": instance, "profile": "1g.6gb", "energy_counter_j": mj / 1e3 + 4950 * turn}
         for instance, mj in told.items()
         for turn in range(3)
     ]

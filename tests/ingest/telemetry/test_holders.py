@@ -126,10 +126,7 @@ def test_instances_are_matched_by_their_profile():
         {},
     )
     assert held(
-        table,
-        ("big", 0, 1, "n1", 1, "3g.40gb"),
-        ("small", 0, 1, "n1", 1, "1g.10gb"),
-        ("whole", 0, 1, "n1", 8, None),
+        table, ("big", 0, 1, "n1", 1, "3g.40gb"), ("small", 0, 1, "n1", 1, "1g.10gb"), ("whole", 0, 1, "n1", 8, None)
     ) == ["big", None, None, None]
 
 
@@ -183,10 +180,7 @@ def test_what_runs_at_the_end_of_the_list_is_not_known_to_hold_anything_later():
     found = holders.assign_jobs(table.lazy())
     assert found.collect()["job_id"].to_list() == ["a", None, None]
     facts, findings = summarise_join(found, known, holders, coverage(table), hour(2))
-    assert set(facts["by_reason"]) == {
-        "one job was allocated all devices of the node",
-        "the list of jobs ends before",
-    }
+    assert set(facts["by_reason"]) == {"one job was allocated all devices of the node", "the list of jobs ends before"}
     assert [(each.check, each.rows) for each in findings] == [("samples after the end of the list of jobs", 2)]
 
 

@@ -46,10 +46,7 @@ def test_a_step_across_the_hour_is_cut_where_the_hour_ends():
 
     The last reading holds for a step of half an hour at 360 W.
     """
-    rows = [
-        {"time": at(2700), "power_w": 0.0, "job_id": "a"},
-        {"time": at(4500), "power_w": 360.0, "job_id": "b"},
-    ]
+    rows = [{"time": at(2700), "power_w": 0.0, "job_id": "a"}, {"time": at(4500), "power_w": 360.0, "job_id": "b"}]
     got = aggregate_hourly(table(rows)).select("hour", "job_id", "samples", pl.col("energy_kwh").round(9), "covered")
     assert got.rows() == [
         (at(0), "a", 1, 0.0225, 0.25),

@@ -88,11 +88,7 @@ def test_a_clock_that_goes_back(file: File):
 
 @pytest.mark.parametrize(
     ("model", "watts", "gib"),
-    [
-        ("NVIDIA H100 80GB HBM3", 700, 80),
-        ("NVIDIA GeForce RTX 2080 SUPER", 1400, 288),
-        (None, 1400, 288),
-    ],
+    [("NVIDIA H100 80GB HBM3", 700, 80), ("NVIDIA GeForce RTX 2080 SUPER", 1400, 288), (None, 1400, 288)],
 )
 def test_limits_come_from_the_catalogue(model: str | None, watts: float, gib: float):
     assert gpu_model_limits(model) == (watts, gib)
@@ -140,9 +136,7 @@ def test_whole_percentages_up_to_one_are_percentages(file: File, good_text: Call
 @settings(deadline=None, max_examples=examples(60))
 @given(
     st.lists(
-        st.tuples(st.integers(0, 3 * 86400), st.integers(0, 2), st.sampled_from(["n1", "n2"])),
-        min_size=1,
-        max_size=40,
+        st.tuples(st.integers(0, 3 * 86400), st.integers(0, 2), st.sampled_from(["n1", "n2"])), min_size=1, max_size=40
     )
 )
 def test_days_sum_to_what_was_observed(seen: list[tuple[int, int, str]]):

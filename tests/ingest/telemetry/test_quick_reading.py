@@ -33,8 +33,7 @@ METRICS = [Metric("power", "W"), Metric("power", "mW"), Metric("energy_counter",
 
 @EXAMPLES
 @given(
-    cells=st.lists(st.none() | st.builds("".join, st.tuples(NUMBER, UNIT)), max_size=6),
-    metric=st.sampled_from(METRICS),
+    cells=st.lists(st.none() | st.builds("".join, st.tuples(NUMBER, UNIT)), max_size=6), metric=st.sampled_from(METRICS)
 )
 def test_cells_are_read_as_if_alone(cells: list[str | None], metric: Metric):
     value, fault = parse_cells(pl.Series(cells, dtype=pl.String), metric)
@@ -46,12 +45,7 @@ def test_cells_are_read_as_if_alone(cells: list[str | None], metric: Metric):
 def instants_of(texts: list[str]) -> dict[int, datetime]:
     """Line → instant, of the rows that are kept."""
     good = pl.DataFrame(
-        {
-            "file": pl.Series([0] * len(texts), dtype=pl.UInt32),
-            "line": range(len(texts)),
-            "raw": texts,
-            "at": texts,
-        },
+        {"file": pl.Series([0] * len(texts), dtype=pl.UInt32), "line": range(len(texts)), "raw": texts, "at": texts},
         schema_overrides={"line": pl.UInt32, "raw": pl.String, "at": pl.String},
     )
     file = TextFile(Path("n1.csv"), "", 0, pl.DataFrame(), False, False, False)
@@ -113,11 +107,7 @@ def test_lines_all_of_whose_fields_are_quoted_are_cut_as_the_csv_module_cuts_the
 @settings(max_examples=examples(200), deadline=None)
 @given(
     lines=st.lists(
-        st.lists(
-            NUMBER | st.sampled_from(["400.123456789012345", "75951218841234567", " 4"]),
-            min_size=1,
-            max_size=4,
-        )
+        st.lists(NUMBER | st.sampled_from(["400.123456789012345", "75951218841234567", " 4"]), min_size=1, max_size=4)
         .map(",".join)
         .filter(bool),
         min_size=1,

@@ -114,12 +114,7 @@ def test_readings_faster_than_a_round_are_not_mixed(file: File):
 def test_a_node_log(file: File, good_text: Text):
     telemetry = read("node-csv", file(good_text("node-csv"), "n7.csv"))
     first, second, _ = telemetry.samples.to_dicts()
-    assert (first["node"], first["gpu"], first["sm_activity"], first["tensor_activity"]) == (
-        "n7",
-        0,
-        0.45,
-        0.11,
-    )
+    assert (first["node"], first["gpu"], first["sm_activity"], first["tensor_activity"]) == ("n7", 0, 0.45, 0.11)
     assert (first["pcie_gb_s"], first["nvlink_gb_s"], first["memory_used_gib"]) == (1.5, 0.0, 40.0)
     assert second["pcie_gb_s"] is None
     assert "node named after the file" in telemetry.quality["check"].to_list()
@@ -174,12 +169,7 @@ yesterday,0,74
 def test_the_hour_shown_twice_and_the_hour_skipped_are_rejected(file: File):
     text = "timestamp,index,power.draw\n" + "".join(
         f"{stamp},0,70\n"
-        for stamp in (
-            "2025/10/26 01:59:59",
-            "2025/10/26 02:30:00",
-            "2025/03/30 02:30:00",
-            "2025/03/30 03:30:00",
-        )
+        for stamp in ("2025/10/26 01:59:59", "2025/10/26 02:30:00", "2025/03/30 02:30:00", "2025/03/30 03:30:00")
     )
     telemetry = read("nvidia-smi", file(text), tz="Europe/Oslo")
     assert telemetry.rejects["row"].to_list() == [3, 4]
@@ -217,12 +207,7 @@ def test_pmon_lists_processes_and_rounds(file: File, good_text: Text):
         (0, 0, 11328, "memhog"),
         (1, 0, 11327, "NVIDIA Share.exe"),
     ]
-    assert telemetry.samples.select(pl.col("time").dt.second(), "gpu").rows() == [
-        (0, 0),
-        (0, 1),
-        (1, 0),
-        (1, 1),
-    ]
+    assert telemetry.samples.select(pl.col("time").dt.second(), "gpu").rows() == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert telemetry.samples["activity_source"].unique().to_list() == ["none"]
 
 
@@ -274,11 +259,7 @@ def headed(text: str, *lines: str) -> str:
 
 @pytest.mark.parametrize(
     ("stated", "zone"),
-    [
-        ("2026-07-14T09:00:25Z", "UTC"),
-        ("2026-07-14T07:00:25Z", "+02:00"),
-        ("2026-07-14T09:00:25+02:00", "+02:00"),
-    ],
+    [("2026-07-14T09:00:25Z", "UTC"), ("2026-07-14T07:00:25Z", "+02:00"), ("2026-07-14T09:00:25+02:00", "+02:00")],
 )
 def test_a_transcript_that_states_an_instant_tells_its_zone(file: File, good_text: Text, stated: str, zone: str):
     path = file(headed(good_text("smi-transcript"), f"collected_at:   {stated}"))
@@ -326,10 +307,7 @@ def test_points_of_another_form_are_rejected(file: File):
         ('{"status": "error", "errorType": "timeout", "error": "too long"}', "got timeout: too long"),
         ('{"status": "success", "data": {"resultType": "scalar", "result": [1, "1"]}}', "'scalar'"),
         ('{"status": "success", "data": {"resultType": "matrix", "result": {}}}', "no list 'result'"),
-        (
-            r'{"data": {"resultType": "matrix", "result": [{"metric": {"gpu": "\ud800"}}]}}',
-            "surrogates not allowed",
-        ),
+        (r'{"data": {"resultType": "matrix", "result": [{"metric": {"gpu": "\ud800"}}]}}', "surrogates not allowed"),
         ('{"status": "success", "data": {"resultType": "matrix", "result": []}}', "got no rows"),
     ],
 )

@@ -56,10 +56,7 @@ def test_costs_are_those_of_a_count(capsys, monkeypatch, tmp_path, file):
     assert (told["bins"], told["fire_ups"], told["busy_time"]) == (len(set(bins)), fire_ups, len(on))
     assert told["cost"] == 2 * len(set(bins)) + 3 * fire_ups + 0.5 * len(on)
     assert told["bound"] <= told["cost"]
-    assert (told["gap"], told["proven"]) == (
-        pytest.approx(1 - told["bound"] / told["cost"]),
-        told["gap"] < 1e-12,
-    )
+    assert (told["gap"], told["proven"]) == (pytest.approx(1 - told["bound"] / told["cost"]), told["gap"] < 1e-12)
 
 
 @pytest.fixture

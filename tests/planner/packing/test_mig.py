@@ -66,10 +66,7 @@ def random_problem(seed: int, n_items: int, gpu_model: str) -> MigPackingProblem
     names = [*(profile.name for profile in load_gpu_model(gpu_model).profiles), "gpu"]
     starts = rng.integers(0, 4 + n_items // 4, n_items)
     return MigPackingProblem(
-        starts,
-        starts + rng.integers(1, 5, n_items),
-        [str(name) for name in rng.choice(names, n_items)],
-        gpu_model,
+        starts, starts + rng.integers(1, 5, n_items), [str(name) for name in rng.choice(names, n_items)], gpu_model
     )
 
 

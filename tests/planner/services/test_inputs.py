@@ -38,10 +38,7 @@ def test_throughput_that_is_a_sum_already_is_not_multiplied(tmp_path: Path) -> N
     write(tmp_path, "1,8,2,160,0.1", "2,8,4,320,0.1")
     with pytest.raises(TraceFormatError, match="throughput_of='instance'"):
         read_service_profiles(tmp_path)
-    assert read_service_profiles(tmp_path, throughput_of="instance")["throughput_per_s"].to_list() == [
-        160,
-        320,
-    ]
+    assert read_service_profiles(tmp_path, throughput_of="instance")["throughput_per_s"].to_list() == [160, 320]
 
 
 @pytest.mark.parametrize(
@@ -101,10 +98,7 @@ def test_a_scenario_is_a_row_of_both_files(tmp_path: Path) -> None:
     rates.write_bytes(b"1,N/A,3\r\n\r\n4,5,n/a\r\n")
     limits.write_text("10,N/A,30\n40,50.5, N/A", encoding="utf-8")
     assert read_service_demands(rates, limits, ["a", "b", "c"]) == ({"a": 1, "c": 3}, {"a": 10, "c": 30})
-    assert read_service_demands(rates, limits, ["a", "b", "c"], row=2) == (
-        {"a": 4, "b": 5},
-        {"a": 40, "b": 50.5},
-    )
+    assert read_service_demands(rates, limits, ["a", "b", "c"], row=2) == ({"a": 4, "b": 5}, {"a": 40, "b": 50.5})
 
 
 @pytest.mark.parametrize(

@@ -42,23 +42,14 @@ def test_the_plan_is_right() -> None:
 Spoil = Callable[[ServicePlan], ServicePlan]
 
 FAULTS: list[tuple[Spoil, str]] = [
-    (
-        lambda p: replace(p, segments=p.segments[1:]),
-        "bert: 700 requests/s requested, its instances serve 400",
-    ),
+    (lambda p: replace(p, segments=p.segments[1:]), "bert: 700 requests/s requested, its instances serve 400"),
     (lambda p: replace(p, segments=p.segments[:2]), "vgg16: 250 requests/s requested, its instances serve 0"),
     (lambda p: changed(p, 2, gpus=(1, 1)), "vgg16: 250 requests/s requested, its instances serve 200"),
-    (
-        lambda p: changed(p, 2, gpus=(1, 1)),
-        "GPU 1: the layout has {'1g.10gb': 3}, the segments {'1g.10gb': 2}",
-    ),
+    (lambda p: changed(p, 2, gpus=(1, 1)), "GPU 1: the layout has {'1g.10gb': 3}, the segments {'1g.10gb': 2}"),
     (lambda p: changed(p, 2, gpus=()), "no instances"),
     (lambda p: changed(p, 2, service="resnet"), "resnet: it has instances, but no requests"),
     (lambda p: changed(p, 2, service="resnet"), "resnet on 1g.10gb, batch 8, 2 processes: no such setting"),
-    (
-        lambda p: changed(p, 2, batch=16),
-        "vgg16 on 1g.10gb, batch 16, 2 processes: no such setting was measured",
-    ),
+    (lambda p: changed(p, 2, batch=16), "vgg16 on 1g.10gb, batch 16, 2 processes: no such setting was measured"),
     (lambda p: changed(p, 2, compute_slices=2), "no such setting was measured"),
     (lambda p: changed(p, 2, throughput_per_s=125.0), "throughput [1/s] 125, measured 100"),
     (lambda p: changed(p, 2, latency_ms=4.0), "latency [ms] 4, measured 40"),

@@ -59,14 +59,7 @@ def all_off(status: str) -> Forge:
         found = pool["plan"]
         found.pop("parked", None)
         empty = [[[] for _ in row] for row in found["unmet"]]
-        found |= {
-            "status": status,
-            "objective": None,
-            "bound": None,
-            "gap": None,
-            "layouts": [],
-            "counts": [],
-        }
+        found |= {"status": status, "objective": None, "bound": None, "gap": None, "layouts": [], "counts": []}
         found |= {"unmet": empty, **dict.fromkeys(("changes", "drained_gpus", "reboots"), 0)}
         found |= {"gpu_hours_on": 0.0, "unmet_gpu_hours": 0.0}
         return True
@@ -109,10 +102,7 @@ def all_served(pool: Pool) -> bool:
     if not found["unmet_gpu_hours"] > 1e-3:
         return False
     recosted(pool, found["unmet_gpu_hours"] * min(problem["unmet_price"]))
-    found |= {
-        "unmet": [[[0.0 for _ in row] for row in tenant] for tenant in found["unmet"]],
-        "unmet_gpu_hours": 0.0,
-    }
+    found |= {"unmet": [[[0.0 for _ in row] for row in tenant] for tenant in found["unmet"]], "unmet_gpu_hours": 0.0}
     return True
 
 
@@ -166,12 +156,7 @@ def own_board(pool: Pool) -> bool:
     """A board of the catalogue's name that holds sixty instances."""
     name = pool["problem"]["gpu_model"]["name"]
     row = {"gpu_model": name, "memory_gib_total": 80.0, "memory_slices_total": 8, "compute_slices_total": 7}
-    row |= {
-        "architecture": None,
-        "board_sms": None,
-        "placement_starts": "0;1;2;3;4;5;6;7",
-        "compute_slices": 1,
-    }
+    row |= {"architecture": None, "board_sms": None, "placement_starts": "0;1;2;3;4;5;6;7", "compute_slices": 1}
     row |= {"memory_slices": 1, "memory_gib": 10.0, "max_instances": 60, "profile": "1g.10gb"}
     pool["problem"]["gpu_model"] = {"name": name, "rows": [row]}
     return True

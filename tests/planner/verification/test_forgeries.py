@@ -44,10 +44,7 @@ def problem(seed: int, *, slots: int = 6, gpus: int = 16, **more: Any) -> PlanPr
 def limited() -> PlanProblem:
     """Quotas, racks, nodes kept whole, what must stay, maintenance; and layouts that are there."""
     limits = Limits(
-        pinned={"3g.40gb:2": 1},
-        whole_nodes_kept=1,
-        gpus_on_per_rack=4,
-        quotas={"ads": Quota(9.0, "lab", 2.0)},
+        pinned={"3g.40gb:2": 1}, whole_nodes_kept=1, gpus_on_per_rack=4, quotas={"ads": Quota(9.0, "lab", 2.0)}
     )
     there = {"1g.10gb:7": 2, "gpu": 3, "3g.40gb:2": 1}
     return problem(5, limits=limits, initial=there, available=[16, 14, 16, 16, 15, 16])
@@ -195,24 +192,7 @@ def test_pools_are_not_exchanged_left_out_or_emptied(texts: dict[str, str], tmp_
     assert said({"old": old, "new": later}) == "refused"
 
 
-JUNK = (
-    None,
-    True,
-    "3",
-    "",
-    -1,
-    0,
-    -0.0,
-    0.5,
-    1e308,
-    float("nan"),
-    10**400,
-    [],
-    {},
-    [[]],
-    {"a": 1},
-    "x" * 5000,
-)
+JUNK = (None, True, "3", "", -1, 0, -0.0, 0.5, 1e308, float("nan"), 10**400, [], {}, [[]], {"a": 1}, "x" * 5000)
 
 
 def places(values: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:

@@ -18,12 +18,7 @@ from gpuplanner.planner.plan_verification import verify
 def problem(problem_of: Any) -> PlanProblem:
     """Two tenants of different tiers, slices and whole GPUs, more demand than fits, limits that bind."""
     hours = np.arange(6)
-    demand = np.array(
-        [
-            [3 + hours % 3, 1.5 + 0 * hours, 0.5 * hours],
-            [2 + 0 * hours, 0.4 * hours, 1.3 + 0 * hours],
-        ]
-    )
+    demand = np.array([[3 + hours % 3, 1.5 + 0 * hours, 0.5 * hours], [2 + 0 * hours, 0.4 * hours, 1.3 + 0 * hours]])
     return problem_of(
         demand,
         ["1g.5gb", "3g.20gb", "gpu"],

@@ -147,11 +147,7 @@ def _cut(gpus: int, config: str, text: str) -> list[str]:
 
 def _as_config(layouts: list[str], name: str) -> str:
     entries = [
-        {
-            "devices": [gpu],
-            "mig-enabled": text != "gpu",
-            "mig-devices": {} if text == "gpu" else dict(_counts([text])),
-        }
+        {"devices": [gpu], "mig-enabled": text != "gpu", "mig-devices": {} if text == "gpu" else dict(_counts([text]))}
         for gpu, text in enumerate(layouts)
     ]
     return _yaml().safe_dump({"version": "v1", "mig-configs": {name: entries}})

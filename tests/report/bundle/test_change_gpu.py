@@ -156,13 +156,7 @@ class Node:
             (folder / "bin" / name).write_text(f"#!{sys.executable}\n{NODE}")
             (folder / "bin" / name).chmod(0o755)
         (folder / MORNING).write_text(scripts[MORNING])
-        first = [
-            [1, "1g.10gb", 0],
-            [2, "1g.10gb", 1],
-            [3, "1g.10gb", 2],
-            [4, "1g.10gb", 3],
-            [5, "3g.40gb", 4],
-        ]
+        first = [[1, "1g.10gb", 0], [2, "1g.10gb", 1], [3, "1g.10gb", 2], [4, "1g.10gb", 3], [5, "3g.40gb", 4]]
         self.write("gpus.json", [{"mode": True, "instances": first}, {"mode": False, "instances": []}])
         self.write("pods.json", {})
         (folder / "offered").write_text("nvidia.com/gpu=1 nvidia.com/mig-1g.10gb=4 nvidia.com/mig-3g.40gb=1")
@@ -258,10 +252,7 @@ def test_a_gpu_that_does_not_empty_is_given_up_and_gets_back_what_it_had(make_no
     before = node.places(0)
     node.write("pods.json", {"busy": ["MIG-0-2"]})
     done = node.run("apply")
-    assert (done.returncode, "n1/0: timed out after 0 s: pods still running: a/busy." in done.stderr) == (
-        75,
-        True,
-    )
+    assert (done.returncode, "n1/0: timed out after 0 s: pods still running: a/busy." in done.stderr) == (75, True)
     assert node.places(0) == before
     assert not (node.folder / "unschedulable").exists()
     assert not any(line.startswith("killed") for line in node.log())
@@ -272,10 +263,7 @@ def test_a_whole_gpu_is_cut_and_made_whole_again(make_node: Make) -> None:
     node = make_node(OLD, "1g.10gb:7")
     node.write("pods.json", {"whole": ["GPU-1"], "half": ["MIG-0-5"]})
     done = node.run("apply")
-    assert (done.returncode, "n1/1: timed out after 0 s: pods still running: a/whole." in done.stderr) == (
-        75,
-        True,
-    )
+    assert (done.returncode, "n1/1: timed out after 0 s: pods still running: a/whole." in done.stderr) == (75, True)
     assert not (node.folder / "unschedulable").exists()
     node.write("pods.json", {"half": ["MIG-0-5"]})
     assert node.run("apply").returncode == 0
@@ -292,10 +280,7 @@ def test_what_needs_a_reboot_says_so(make_node: Make) -> None:
     node = make_node(OLD, "1g.10gb:7")
     (node.folder / "needs-reboot").touch()
     done = node.run("apply")
-    assert (done.returncode, "Fix n1/1: MIG mode is still off; reboot the node" in done.stderr) == (
-        1,
-        True,
-    )
+    assert (done.returncode, "Fix n1/1: MIG mode is still off; reboot the node" in done.stderr) == (1, True)
     (node.folder / "needs-reboot").unlink()
     assert node.run("apply").returncode == 0
     assert node.places(1) == [f"1g.10gb@{start}" for start in range(7)]

@@ -321,10 +321,7 @@ def test_commands_of_the_site_take_the_place_of_ours(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        (
-            {"state": "DOWN+DRAIN", "reason": "fan broken"},
-            "Fix n2: drained by another user or tool: fan broken",
-        ),
+        ({"state": "DOWN+DRAIN", "reason": "fan broken"}, "Fix n2: drained by another user or tool: fan broken"),
         ({"state": "IDLE+POWERED_DOWN"}, "run scontrol update nodename=n2 state=power_up"),
         (None, "Node n2 not found"),
         ({"NO_CONFIG": "1"}, "has no configuration 1xgpu_7x1g.10gb_2660f7c36d"),

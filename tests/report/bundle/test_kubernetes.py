@@ -324,11 +324,7 @@ def test_what_stands_in_the_way_is_said_before_anything_is_done(
         shutil.rmtree(cluster.folder / "n2")
     for verb in ("check", "apply", "cordon-ahead"):
         done = cluster.run(verb)
-        assert (done.returncode, told in done.stderr, "Nothing was changed." in done.stderr) == (
-            1,
-            True,
-            True,
-        )
+        assert (done.returncode, told in done.stderr, "Nothing was changed." in done.stderr) == (1, True, True)
     assert [line for line in cluster.changes() if "--dry-run=server" not in line] == []
 
 

@@ -357,9 +357,7 @@ def test_nothing_is_emptied_where_nothing_makes_nodes_come(tmp_path: Path) -> No
 @pytest.mark.long
 @needs_bash
 @pytest.mark.parametrize(
-    "rules",
-    [pools("autoscaler"), pools("mig-manager"), pools("slurm"), jobs_cut()],
-    ids=lambda one: one.actuator,
+    "rules", [pools("autoscaler"), pools("mig-manager"), pools("slurm"), jobs_cut()], ids=lambda one: one.actuator
 )
 def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: FleetRules, tmp_path: Path) -> None:
     pack = packed(rules)
@@ -390,10 +388,7 @@ def test_the_commands_for_pools_put_everything_there_and_take_it_away(rules: Fle
     edits = "# edited since\n" if rules.actuator == "slurm" else ""
     assert (objects.keys(), lines) == (before[1].keys(), before[2] + edits)
     for name, node in nodes.items():
-        assert (node["labels"], node["unschedulable"]) == (
-            before[0][name]["labels"],
-            before[0][name]["unschedulable"],
-        )
+        assert (node["labels"], node["unschedulable"]) == (before[0][name]["labels"], before[0][name]["unschedulable"])
 
 
 def test_every_key_of_power_saving_stands_on_a_line_of_its_own() -> None:
@@ -434,12 +429,7 @@ def test_a_machine_is_up_as_one_node_at_a_time(tmp_path: Path) -> None:
         f"update nodename={name}-cut state=drain reason=gpuplanner: {name} is up as {name}" for name in ("n1", "n2")
     ]
     switched = [line.split()[2:5] for line in (folder / "power.log").read_text().splitlines() if " power " in line]
-    assert switched == [
-        ["on", "n1", "n1-cut"],
-        ["off", "n1", "n1-cut"],
-        ["on", "n1", "n1"],
-        ["on", "n2", "n2"],
-    ]
+    assert switched == [["on", "n1", "n1-cut"], ["off", "n1", "n1-cut"], ["on", "n1", "n1"], ["on", "n2", "n2"]]
 
 
 def test_a_path_on_which_nobody_cuts_for_jobs_gets_no_files_that_say_so() -> None:
@@ -470,10 +460,7 @@ def test_layouts_of_written_files_are_checked(actuator: str, expected: set[str],
 
 @pytest.mark.parametrize(
     ("file", "old", "new"),
-    [
-        ("slurm/controller-gres.conf", "[0-", "[0-9"),
-        ("slurm/pools.conf", "_1g.10gb:11", "_1g.10gb:15"),
-    ],
+    [("slurm/controller-gres.conf", "[0-", "[0-9"), ("slurm/pools.conf", "_1g.10gb:11", "_1g.10gb:15")],
 )
 def test_edited_lines_for_slurm_that_do_not_fit_are_found(file: str, old: str, new: str, tmp_path: Path) -> None:
     text = packed(pools("slurm")).files[file]

@@ -142,10 +142,7 @@ def test_quotas_are_those_of_the_cluster_that_was_read(tmp_path: Path) -> None:
         {"name": "nvidia.com/gpu", "nominalQuota": 6, "borrowingLimit": 2},
         {"name": "nvidia.com/mig-1g.10gb", "nominalQuota": 7, "borrowingLimit": 7},
     ]
-    group = {
-        "coveredResources": [one["name"] for one in resource],
-        "flavors": [{"name": "any", "resources": resource}],
-    }
+    group = {"coveredResources": [one["name"] for one in resource], "flavors": [{"name": "any", "resources": resource}]}
     queue = {
         "apiVersion": "kueue.x-k8s.io/v1beta1", "kind": "ClusterQueue", "metadata": {"name": "ads", "uid": "q-1"},
         "spec": {"cohort": "web", "resourceGroups": [group]},

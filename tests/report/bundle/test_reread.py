@@ -77,10 +77,7 @@ def test_driver_names_are_understood_and_mentioned(tmp_path: Path) -> None:
             config(entry("[0, 1, 2]") + entry("[1, 2, 3]")),
             "line 7: config plan-a, devices 1-2: named twice, first in line 4",
         ),
-        (
-            config(entry(enabled="false", counts="{1g.5gb: 1}")),
-            "mig-devices is set although mig-enabled is false",
-        ),
+        (config(entry(enabled="false", counts="{1g.5gb: 1}")), "mig-devices is set although mig-enabled is false"),
         (config("    - mig-enabled: false\n"), "devices is missing"),
         (
             config(OFF + "      device-filte: x\n"),
@@ -93,10 +90,7 @@ def test_driver_names_are_understood_and_mentioned(tmp_path: Path) -> None:
             "line 2: config 'a+b': the name is no valid label value",
         ),
         ('version: v1\nmig-configs: {"\\e[31m": ' + NOT_CUT + "}\n", "config '\\x1b[31m'"),
-        (
-            config(OFF + "      device-filter: 20B0\n"),
-            "device-filter must be PCI ids such as '0x233010DE', not '20B0'",
-        ),
+        (config(OFF + "      device-filter: 20B0\n"), "device-filter must be PCI ids such as '0x233010DE', not '20B0'"),
     ],
 )
 def test_each_fault_is_named(tmp_path: Path, text: str, problem: str) -> None:
@@ -176,15 +170,7 @@ def test_config_map_faults(tmp_path: Path, old: str, new: str, problem: str) -> 
     assert any(problem in found for found in report.problems)
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "- a\n- b\n",
-        "{}",
-        "GresTypes=gpu\n",
-    ],
-)
+@pytest.mark.parametrize("text", ["", "- a\n- b\n", "{}", "GresTypes=gpu\n"])
 def test_files_of_other_kinds_are_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(TraceFormatError, match="a mig-parted file"):
         check(tmp_path, text)
@@ -196,10 +182,7 @@ def test_files_of_other_kinds_are_refused(tmp_path: Path, text: str) -> None:
         ("version: v1\nmig-configs: {a: [{devices: [0, 1\n", "line 3"),  # cut off
         ("version: v1\nmig-configs: !!python/object/apply:os.system [ls]\n", "line 2"),
         ("version: v1\n---\nversion: v1\n", "line 2"),
-        (
-            "version: v1\nmig-configs:\n  a: 1\n  a: 2\n",
-            "line 4.*key 'a' stands there twice .first in line 3",
-        ),
+        ("version: v1\nmig-configs:\n  a: 1\n  a: 2\n", "line 4.*key 'a' stands there twice .first in line 3"),
         ("version: v1\nmig-configs: {[a]: 1}\n", "a key must be a word"),
         ("a: &a {x: 1}\nmig-configs: {<<: *a}\n", "merge keys"),
         ("mig-configs: &a [*a]\n", "recursive"),

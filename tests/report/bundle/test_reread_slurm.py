@@ -19,8 +19,7 @@ def check(folder: Path, text: str, gpu_model: str = "H100-80GB-SXM5", gpus_per_n
 def test_counts_that_fit(tmp_path: Path) -> None:
     report = check(tmp_path, "GresTypes=gpu\nNodeName=n[1-4] Gres=gpu:h100:4,gpu:h100_1g.10gb:14\n")
     assert report == FileReport(
-        ok=True,
-        findings=["node n[1-4]: gpu x4, 1g.10gb x14 fit on 6 of 8 GPUs: 1g.10gb:7 on 2; gpu on 4"],
+        ok=True, findings=["node n[1-4]: gpu x4, 1g.10gb x14 fit on 6 of 8 GPUs: 1g.10gb:7 on 2; gpu on 4"]
     )
 
 
@@ -76,10 +75,7 @@ def test_forms_of_gres(tmp_path: Path) -> None:
         (f"NodeName=n1 Gres=gpu:{'9' * 5000}", "must be gpu[:type][:count]"),
         ("NodeName=n1 Gres=gpu:a:b:1", "must be gpu[:type][:count]"),
         ("NodeName=n1 Gres=gpu:h100_3g.20gb:1", "MIG profile '3g.20gb' is unknown"),
-        (
-            "NodeName=n1 Gres=gpu:1\nNodeName=n1 Gres=gpu:2",
-            "line 2: node n1: listed twice, first in line 1",
-        ),
+        ("NodeName=n1 Gres=gpu:1\nNodeName=n1 Gres=gpu:2", "line 2: node n1: listed twice, first in line 1"),
         ("NodeName=n1 \\\n Gres=gpu:9 \\", "line 1: node n1: gpu x9 do not fit on 8 GPUs"),
     ],
 )
@@ -117,11 +113,7 @@ def test_stated_layouts_are_proved_one_by_one(tmp_path: Path) -> None:
         ("gpu 2: off", "gpu 3: off", "gpu 3 has a layout, but the node has 3 GPUs"),
         ("gpu 2: off", "gpu 1: off", "gpu 1 has 2 layouts"),
         ("gpu 2: off", "gpu 2: x:1", "gpu 2: MIG profile 'x'"),
-        (
-            "n1 gpu 2: off",
-            "n7 gpu 2: off",
-            "node n7: layouts in comments, but no NodeName line",
-        ),
+        ("n1 gpu 2: off", "n7 gpu 2: off", "node n7: layouts in comments, but no NodeName line"),
         ("Gres=gpu:h100:1,", "Gres=", "Gres has 1g.10gb x4, 3g.40gb x1, the layouts in the comments have"),
     ],
 )

@@ -144,10 +144,7 @@ def test_gres_conf_without_nvml_lists_the_files_of_each_instance(plan: pl.DataFr
     script.write_text(to_slurm_files(plan, BOARD)["static-gres.sh"])
 
     def run(word: str) -> subprocess.CompletedProcess[str]:
-        environment = {
-            "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}",
-            "MIG_MINORS": str(tmp_path / "minors"),
-        }
+        environment = {"PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "MIG_MINORS": str(tmp_path / "minors")}
         command = ["bash", str(script), word]
         return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
 

@@ -38,13 +38,7 @@ def ledger() -> pl.DataFrame:
 def demand() -> pl.DataFrame:
     """Twenty days of two tenants and two profiles; profile 'gpu' is asked for twice as much."""
     rows = [
-        {
-            "unique_id": f"{tenant}/{profile}",
-            "tenant": tenant,
-            "profile": profile,
-            "ds": at(h),
-            "y": y + h % 24,
-        }
+        {"unique_id": f"{tenant}/{profile}", "tenant": tenant, "profile": profile, "ds": at(h), "y": y + h % 24}
         for tenant in HOSTILE[:2]
         for profile, y in (("gpu", 20.0), ("1g.10gb", 2.0))
         for h in range(480)
@@ -151,12 +145,7 @@ def use() -> pl.DataFrame:
     """Two days of which one was measured."""
     days = [at(24 * day).date() for day in range(2)]
     return pl.DataFrame(
-        {
-            "day": days,
-            "requested_gpus": [30.0, 20.0],
-            "allocated_gpus": [14.0, 16.0],
-            "active_gpus": [7.0, None],
-        }
+        {"day": days, "requested_gpus": [30.0, 20.0], "allocated_gpus": [14.0, 16.0], "active_gpus": [7.0, None]}
     )
 
 
@@ -263,14 +252,7 @@ def memory_stack() -> pl.DataFrame:
 def fan() -> pl.DataFrame:
     """A day of GPUs: what runs ends, what is to come grows."""
     rows = [
-        {
-            "ds": at(hour),
-            "still_running": 24.0 - hour,
-            "to_come": float(hour),
-            "q05": 12.0,
-            "q50": 23.0,
-            "q95": 40.0,
-        }
+        {"ds": at(hour), "still_running": 24.0 - hour, "to_come": float(hour), "q05": 12.0, "q50": 23.0, "q95": 40.0}
         for hour in range(24)
     ]
     return pl.DataFrame(rows)

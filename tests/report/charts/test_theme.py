@@ -102,10 +102,7 @@ def page(policies: list[str], best: str) -> list[dict[str, str]]:
         gpu_hours=9.0, added_wait_p95_minutes=1.0, kind=pl.lit("tuned"),
     )  # fmt: skip
     frontier = scale_of(plots.plot_frontier(ways, best=best))
-    return [
-        scale_of(plots.plot_policies(ways)),
-        {"today": frontier["today"], best: frontier["best"]},
-    ]
+    return [scale_of(plots.plot_policies(ways)), {"today": frontier["today"], best: frontier["best"]}]
 
 
 def test_one_colour_is_one_way_to_run_a_fleet_on_every_page():

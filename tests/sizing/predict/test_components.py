@@ -138,13 +138,7 @@ def test_gradients_that_are_made_anew_come_as_activations_go():
 
 def test_a_composed_gelu_keeps_a_tensor_an_operation():
     def mlp(framework, model="gpt2", **more):
-        row = {
-            "framework": framework,
-            "model": model,
-            "seq_len": 1024,
-            "precision": "bf16-true",
-            "optimizer": "adamw",
-        }
+        row = {"framework": framework, "model": model, "seq_len": 1024, "precision": "bf16-true", "optimizer": "adamw"}
         job = read_row_job(row | more).job
         return sum(layer_bytes(job)) / job.tokens / job.model.ffn
 

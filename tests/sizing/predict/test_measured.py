@@ -77,10 +77,7 @@ def test_rows_that_leave_it_open_are_marked_beforehand(found):
     assert all(row["missing"] for row in marked)
     tune = [row for row in marked if row["source"] == "pytorch/torchtune"]
     assert len(tune) == 14  # optimiser or recompute not stated, off-load, a padded batch
-    assert {row["model"] for row in marked if row not in tune} == {
-        "GPT 20B",
-        "GPT 200B",
-    }  # of bf16, which version
+    assert {row["model"] for row in marked if row not in tune} == {"GPT 20B", "GPT 200B"}  # of bf16, which version
     assert len(marked) == 17
 
 
@@ -153,13 +150,7 @@ def test_rows_that_cannot_be_read_are_named_and_the_others_are_learned_from(rows
 
 def test_a_bound_is_wider_for_what_was_not_seen_and_the_probability_never_below_what_the_rows_support():
     model = shipped_peak_model()
-    row = {
-        "framework": "litgpt",
-        "model": "llama-2-7b",
-        "method": "lora",
-        "seq_len": 1304,
-        "precision": "bf16-true",
-    }
+    row = {"framework": "litgpt", "model": "llama-2-7b", "method": "lora", "seq_len": 1304, "precision": "bf16-true"}
     job = read_row_job(row).job
     near = model.radius("litgpt", is_known_tool=True, job=job)
     far = model.radius("litgpt", is_known_tool=True, job=read_row_job(row | {"seq_len": 131072, "micro_batch": 8}).job)
@@ -229,16 +220,7 @@ def test_the_command_writes_what_it_says(rows, tmp_path):
     run = CliRunner().invoke
     assert run(app, ["size", "--table", str(source), "-o", str(out)]).exit_code == 0
     written = pl.read_csv(out)
-    assert written.columns[-8:] == [
-        "predicted_gib",
-        "upper_gib",
-        "p_oom",
-        "family",
-        "tool",
-        "level",
-        "missing",
-        "note",
-    ]
+    assert written.columns[-8:] == ["predicted_gib", "upper_gib", "p_oom", "family", "tool", "level", "missing", "note"]
     assert (written["upper_gib"] > written["predicted_gib"]).all()
     assert run(app, ["size", "--learn", str(source), "-o", str(model)]).exit_code == 0
     assert run(app, ["size", "--table", str(source), "--model-file", str(model), "-o", str(out)]).exit_code == 0

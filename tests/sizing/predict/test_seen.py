@@ -108,8 +108,7 @@ def test_concurrency_is_what_the_cache_has_room_for():
 
 
 @pytest.mark.parametrize(
-    ("model", "gpus", "published"),
-    [("llama-2-7b", 8, 10643), ("llama-2-13b", 128, 5080), ("llama-2-70b", 128, 1058)],
+    ("model", "gpus", "published"), [("llama-2-7b", 8, 10643), ("llama-2-13b", 128, 5080), ("llama-2-70b", 128, 1058)]
 )
 def test_speed_of_published_runs_lies_in_the_interval(model, gpus, published):
     job = TrainingJob(parse_architecture(model)[0], 2048, 8, 4, dp=gpus, sharding="fsdp")  # micro-batch not published

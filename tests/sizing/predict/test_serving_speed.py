@@ -188,11 +188,7 @@ def test_formats_come_from_the_column_then_the_name_then_the_release():
 def test_the_command_keeps_rows_columns_and_order(tmp_path):
     register_commands()
     source, out = tmp_path / "rows.csv", tmp_path / "out.csv"
-    rows = [
-        ROW | {"note": "a"},
-        ROW | {"model": "none", "note": "b"},
-        ROW | {"gpus": "8", "tp": "8", "note": "c"},
-    ]
+    rows = [ROW | {"note": "a"}, ROW | {"model": "none", "note": "b"}, ROW | {"gpus": "8", "tp": "8", "note": "c"}]
     pl.DataFrame(rows, schema=[*ROW, "note", "tp"]).write_csv(source)
     run = CliRunner().invoke
     told = run(app, ["size", "--task", "serve", "--table", str(source), "-o", str(out)])

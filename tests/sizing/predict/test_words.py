@@ -80,13 +80,7 @@ def test_matrices_are_read_in_the_words_of_adapter_libraries(told, read):
 
 def test_a_loop_of_ones_own_holds_a_temporary_of_the_step_where_a_fused_one_does_not():
     # AdamW on CUDA is foreach unless told otherwise: one more tensor for each parameter, here of 16 bit, while it steps
-    row = {
-        "model": "llama-3.1-8b",
-        "seq_len": 64,
-        "precision": "bf16-true",
-        "optimizer": "adamw",
-        "method": "full",
-    }
+    row = {"model": "llama-3.1-8b", "seq_len": 64, "precision": "bf16-true", "optimizer": "adamw", "method": "full"}
     job = read_row_job({**row, "framework": "pytorch", "activation_checkpointing": "yes"}).job
     parts = dict(zip(PEAK_MEMORY_COMPONENTS, peak_gib(job), strict=True))
     assert parts["step"] * BYTES_PER_GIB == pytest.approx(2 * job.model.params(), rel=0.01)
@@ -207,13 +201,7 @@ def test_experts_spread_over_ranks_lie_there_alone():
 
 
 def test_a_loss_that_is_cut_to_a_size_does_not_grow_with_the_batch():
-    row = {
-        "framework": "unsloth",
-        "model": "llama-3.1-8b",
-        "method": "qlora",
-        "precision": "bf16",
-        "seq_len": 8192,
-    }
+    row = {"framework": "unsloth", "model": "llama-3.1-8b", "method": "qlora", "precision": "bf16", "seq_len": 8192}
     small, large = (read_row_job(row | {"micro_batch": n}).job for n in (2, 16))
     assert logits_bytes(large) < 2.2 * logits_bytes(small)
     assert sum(peak_gib(small)) < sum(peak_gib(read_row_job(row | {"framework": "trl", "micro_batch": 2}).job))

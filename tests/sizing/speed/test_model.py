@@ -132,11 +132,7 @@ def test_figures_published_elsewhere_lie_near_predictions_from_two_batch_sizes()
         ({"measured_profile": "2g.20gb"}, SchemaError, "measured profile and measured speed go together"),
         ({"measured_profile": "7g.80gb", "measured_speed": 1.0}, SchemaError, "smaller than 7g.80gb"),
         ({"measured_profile": "2g.10gb", "measured_speed": 0.5}, GeometryError, "unknown"),
-        (
-            {"batch": 8, "other_batch": 8, "step_s": 1.0, "other_step_s": 1.0},
-            SchemaError,
-            "two batch sizes need",
-        ),
+        ({"batch": 8, "other_batch": 8, "step_s": 1.0, "other_step_s": 1.0}, SchemaError, "two batch sizes need"),
         ({"kind": "dancing"}, SchemaError, "kind|dancing"),
         ({"coverage": 0.95}, SchemaError, "0.8, 0.9"),
     ],

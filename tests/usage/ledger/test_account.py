@@ -139,24 +139,18 @@ def test_installed_time_follows_the_nodes(make_jobs, make_nodes, window):
 
 def test_boards_are_kept_apart_when_all_jobs_name_them(make_jobs, make_nodes, window):
     jobs = make_jobs(
-        ("a", 1.0, 0, 0, 180, BUSY | {"gpu_model": "a100"}),
-        ("b", 1.0, 0, None, None, {"gpu_model": "V100"}),
+        ("a", 1.0, 0, 0, 180, BUSY | {"gpu_model": "a100"}), ("b", 1.0, 0, None, None, {"gpu_model": "V100"})
     )
     nodes = make_nodes((2, "A100", None, None), (1, "V100", None, None))
     ledger = gpu_time_ledger(jobs, nodes, **window)
     totals = ledger.group_by("gpu_model", pl.col("bucket").cast(pl.String)).agg(pl.col("gpu_hours").sum())
-    assert sorted(totals.rows()) == [
-        ("A100", "unallocated", 3.0),
-        ("A100", "used", 3.0),
-        ("V100", "idle_pending", 3.0),
-    ]
+    assert sorted(totals.rows()) == [("A100", "unallocated", 3.0), ("A100", "used", 3.0), ("V100", "idle_pending", 3.0)]
     assert ledger_assumptions(jobs, nodes, **window) == []
 
 
 def test_a_job_that_waits_for_any_board_may_have_any_that_is_free(make_jobs, make_nodes, window):
     jobs = make_jobs(
-        ("a", 1.0, 0, 0, 180, BUSY | {"gpu_model": "V100"}),
-        ("b", 2.0, 0, None, None, {"gpu_model": None}),
+        ("a", 1.0, 0, 0, 180, BUSY | {"gpu_model": "V100"}), ("b", 2.0, 0, None, None, {"gpu_model": None})
     )
     nodes = make_nodes((3, "A100", None, None), (2, "V100", None, None))
     ledger = gpu_time_ledger(jobs, nodes, **window)
@@ -263,14 +257,7 @@ JOB = st.tuples(
     st.one_of(st.none(), st.integers(0, 60)),
     st.integers(0, 120),
     st.sampled_from([{}, BUSY, IDLE]),
-).map(
-    lambda job: (
-        *job[:3],
-        None if job[3] is None else job[2] + job[3],
-        job[2] + (job[3] or 0) + job[4],
-        job[5],
-    )
-)
+).map(lambda job: (*job[:3], None if job[3] is None else job[2] + job[3], job[2] + (job[3] or 0) + job[4], job[5]))
 SEEN = st.lists(
     st.tuples(
         st.integers(0, 2).map(str),

@@ -112,11 +112,7 @@ def test_what_is_in_pieces_counts_only_while_somebody_needs_it_together(make_job
 def test_while_a_node_is_not_known_nothing_is_said_to_be_in_pieces(make_jobs, make_nodes, window, node):
     """One job without a node does not spoil the hours in which it does not run."""
     nodes = make_nodes((4, None, None, None))
-    jobs = [
-        ("a", 1.0, 0, 0, 180, on("n0")),
-        ("b", 1.0, 60, 60, 120, on(node)),
-        ("c", 1.0, 0, 180, 200, on("n0")),
-    ]
+    jobs = [("a", 1.0, 0, 0, 180, on("n0")), ("b", 1.0, 60, 60, 120, on(node)), ("c", 1.0, 0, 180, 200, on("n0"))]
     found = sums(gpu_time_ledger(make_jobs(*jobs), nodes, **window))
     assert (found["-", "idle_pending"], found["-", "unallocated"]) == (3.0, 9.0 - 1.0 - 3.0)
     three = [*jobs, ("e", 3.0, 0, 180, 200, on("n0"))]
@@ -142,14 +138,7 @@ OUTAGE = st.tuples(st.integers(0, 90), st.integers(90, 180), st.sampled_from(["n
 @given(st.lists(PLACED, max_size=6), st.none() | OUTAGE)
 def test_fragmented_time_equals_a_count_of_every_minute(make_jobs, make_nodes, window, rows, outage):
     jobs = [
-        (
-            tenant,
-            gpus,
-            submit,
-            submit + wait,
-            submit + wait + run,
-            on(node, nodes=2 if node == "n[0-1]" else 1),
-        )
+        (tenant, gpus, submit, submit + wait, submit + wait + run, on(node, nodes=2 if node == "n[0-1]" else 1))
         for tenant, gpus, submit, wait, run, node in rows
     ]
     begin, until, where = outage or (0, 0, "n0")
@@ -255,9 +244,7 @@ def test_of_jobs_that_ended_nobody_knows_when_nothing_is_booked(make_jobs, make_
 
 def test_requested_allocated_and_used_are_kept_apart(make_jobs, window):
     jobs = make_jobs(
-        ("a", 2.0, 0, 0, 60, {"time_limit_s": 7200.0, "sm_activity": 0.5}),
-        ("a", 1.0, 0, 0, 120),
-        ("b", 1.0, 0, 0, 60),
+        ("a", 2.0, 0, 0, 60, {"time_limit_s": 7200.0, "sm_activity": 0.5}), ("a", 1.0, 0, 0, 120), ("b", 1.0, 0, 0, 60)
     )
     assert requested_allocated_active(jobs, **window).rows() == [
         ("a", 4.0, 4.0, 1.0, 0.5, 0.5),

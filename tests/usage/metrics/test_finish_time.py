@@ -6,15 +6,15 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.decision.team_fairness import finish_time_fairness, isolated_outcomes, slowdown_by_tenant
-from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 from gpuplanner.usage.fair_share import entitled_by_shares, jain_index
+from tests.simulator.equal_nodes import start_jobs
 
 
 def alone(jobs: pl.DataFrame, gpus: int) -> pl.DataFrame:
     """Completion times on one pool, where jobs that fit pass."""
     submit_s, run_s = jobs["submit_s"].to_numpy(), jobs["run_s"].to_numpy()
     needed = jobs["gpus"].cast(pl.Int64).to_numpy()
-    start_s = start_jobs_on_equal_nodes(submit_s, run_s, needed, nodes=1, gpus_per_node=gpus, passing=True)
+    start_s = start_jobs(submit_s, run_s, needed, nodes=1, gpus_per_node=gpus, queue="pass")
     return jobs.with_columns(jct_s=pl.Series(start_s + run_s - submit_s))
 
 

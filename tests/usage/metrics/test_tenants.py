@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuplanner.simulator.job_list_simulation import start_jobs_on_equal_nodes
 from gpuplanner.simulator.scheduling_rules import Checkpoints, Sharing
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests
@@ -24,6 +23,7 @@ from gpuplanner.usage.fair_share import (
     tenant_accounts,
 )
 from tests.examples import examples
+from tests.simulator.equal_nodes import start_jobs
 
 GPUS = 4
 RULES = ("fifo", "pass", "sjf", "tiers")
@@ -34,11 +34,7 @@ RULES = ("fifo", "pass", "sjf", "tiers")
 def shared_pools(draw):
     """A small pool shared by up to four tenants, in whole seconds: jobs, a rule and entitlements."""
     job = st.tuples(
-        st.integers(0, 40),
-        st.integers(0, 20),
-        st.integers(1, GPUS),
-        st.sampled_from("abcd"),
-        st.integers(0, 1),
+        st.integers(0, 40), st.integers(0, 20), st.integers(1, GPUS), st.sampled_from("abcd"), st.integers(0, 1)
     )
     rows = sorted(draw(st.lists(job, min_size=1, max_size=30)), key=lambda row: row[0])
     shares = {tenant: draw(st.sampled_from([0.0, 0.5, 1.0, 3.0])) for tenant in "abc"}
@@ -56,10 +52,7 @@ def spells_of(rows, rule):
         runs = simulate_shared_requests(requests, NodeFleet.of_full_gpus([GPUS]), tiers, queue="strict").runs()
         number, begun, end = (runs[name].to_numpy() for name in ("request", "begun_s", "at_s"))
     else:
-        begun = start_jobs_on_equal_nodes(
-            submit_s, run_s, gpus.astype(np.int64), nodes=1, gpus_per_node=GPUS,
-            passing=rule == "pass", shortest_first=rule == "sjf",
-        )  # fmt: skip
+        begun = start_jobs(submit_s, run_s, gpus.astype(np.int64), nodes=1, gpus_per_node=GPUS, queue=rule)
         number, end = np.arange(len(rows)), begun + run_s
     before = np.concatenate([[-1], number[:-1]]) == number  # it waited since its last run ended
     since = np.where(before, np.concatenate([[0.0], end[:-1]]), submit_s[number])

@@ -21,20 +21,8 @@ from gpuplanner.usage.bottlenecks import (
 from gpuplanner.usage.job_phases import find_phases
 
 BOARD = "H100-80GB-SXM5"
-QUIET = {
-    "sm_activity": 0.1,
-    "tensor_activity": 0.02,
-    "dram_activity": 0.05,
-    "pcie_gb_s": 0.1,
-    "nvlink_gb_s": 0.0,
-}
-BUSY = {
-    "sm_activity": 0.9,
-    "tensor_activity": 0.6,
-    "dram_activity": 0.3,
-    "pcie_gb_s": 0.5,
-    "nvlink_gb_s": 100.0,
-}
+QUIET = {"sm_activity": 0.1, "tensor_activity": 0.02, "dram_activity": 0.05, "pcie_gb_s": 0.1, "nvlink_gb_s": 0.0}
+BUSY = {"sm_activity": 0.9, "tensor_activity": 0.6, "dram_activity": 0.3, "pcie_gb_s": 0.5, "nvlink_gb_s": 100.0}
 
 
 def bound(base=QUIET, *, gpus=1, **changes):

@@ -69,13 +69,7 @@ class SlurmCluster:
     """Daemons, nodes and their devices, in one folder; ends what it started."""
 
     def __init__(
-        self,
-        folder: Path,
-        nodes: list[str],
-        product: str,
-        gpus: int,
-        lines: str,
-        settings: str = SCHEDULER,
+        self, folder: Path, nodes: list[str], product: str, gpus: int, lines: str, settings: str = SCHEDULER
     ) -> None:
         self.folder, self.nodes, self.product = folder, nodes, product
         port = _free_ports(len(nodes) + 1)

@@ -75,12 +75,7 @@ def test_every_configuration_is_accepted(
 @needs_binary
 @pytest.mark.parametrize(
     ("old", "new"),
-    [
-        ("mig-enabled", "mig-enable"),
-        ("version: v1", "version: v2"),
-        ('"3g.40gb": 2', '"3g.40gb": two'),
-        ("3g", "x"),
-    ],
+    [("mig-enabled", "mig-enable"), ("version: v1", "version: v2"), ('"3g.40gb": 2', '"3g.40gb": two'), ("3g", "x")],
 )
 def test_what_is_wrong_is_not_accepted(
     old: str, new: str, tmp_path: Path, make_plan: Callable[..., pl.DataFrame]

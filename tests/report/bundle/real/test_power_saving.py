@@ -16,11 +16,7 @@ from gpuplanner.simulator.scheduling_rules import Drain
 from tests.report.bundle.real import slurm_cluster
 from tests.report.bundle.real.slurm_cluster import SlurmCluster, missing, until
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.long,
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 BOARD, PRODUCT, TYPE = "H100-80GB-SXM5", "NVIDIA H100 80GB HBM3", "nvidia_h100_80gb_hbm3"
 NODES = ("n1", "n2", "n3")
@@ -30,10 +26,7 @@ WHOLE, CUT = ("gpu", "gpu"), ("3g.40gb:1,1g.10gb:4", "1g.10gb:7")
 def rules(*, kept: int, nodes: tuple[str, ...] = NODES) -> FleetRules:
     """Nodes that may be whole or cut, and go when they are idle for five seconds."""
     count = len(nodes)
-    pools = (
-        PoolRule("whole", WHOLE, count, nodes, count, kept),
-        PoolRule("cut", CUT, count, nodes, count, 0),
-    )
+    pools = (PoolRule("whole", WHOLE, count, nodes, count, kept), PoolRule("cut", CUT, count, nodes, count, 0))
     return FleetRules(
         "autoscaled_pools", "slurm", BOARD, pools, count, (PoolRule("today-1", WHOLE, count, nodes),),
         idle_s=5.0, lead_s=2.0,
@@ -73,18 +66,10 @@ def test_nodes_go_and_come_by_the_written_block(tmp_path: Path) -> None:
         partition = cluster.run("scontrol", "show", "partition", "gpuplanner-cut").stdout
         assert "Nodes=n1-cut,n2-cut,n3-cut" in partition.replace("n[1-3]-cut", "n1-cut,n2-cut,n3-cut")
         until(
-            "all nodes heard of",
-            lambda: {cluster.states().get(node) for node in NODES} <= {"idle", "idle%", "idle~"},
+            "all nodes heard of", lambda: {cluster.states().get(node) for node in NODES} <= {"idle", "idle%", "idle~"}
         )
         until("two nodes gone", lambda: len(asleep(cluster)) == 2)
-        flags = [
-            "--parsable",
-            "--partition=gpuplanner-whole",
-            "--nodes=3",
-            "--gres=gpu:2",
-            "--time=5",
-            "--exclusive",
-        ]
+        flags = ["--parsable", "--partition=gpuplanner-whole", "--nodes=3", "--gres=gpu:2", "--time=5", "--exclusive"]
         job = cluster.run("sbatch", *flags, "--output=/dev/null", "--wrap=sleep 2").stdout.strip()
 
         def over() -> bool:
@@ -163,12 +148,7 @@ def test_a_machine_comes_cut_for_a_job_that_asks_for_a_slice(tmp_path: Path) -> 
     with cluster:
         cluster.run("bash", folder / "slurm" / "pools.sh", "apply", **where)
         until("all nodes gone", lambda: len(asleep(cluster)) == 3)
-        flags = [
-            "--parsable",
-            "--partition=gpuplanner-cut",
-            f"--gres=gpu:{slice_type('1g.10gb')}:2",
-            "--time=5",
-        ]
+        flags = ["--parsable", "--partition=gpuplanner-cut", f"--gres=gpu:{slice_type('1g.10gb')}:2", "--time=5"]
         job = cluster.run("sbatch", *flags, "--output=/dev/null", "--wrap=sleep 2").stdout.strip()
 
         def shown() -> str:
@@ -178,14 +158,7 @@ def test_a_machine_comes_cut_for_a_job_that_asks_for_a_slice(tmp_path: Path) -> 
         assert "Restarts=0" in shown()
         machine = re.search(r"\bNodeList=(n\d)-cut\b", shown())[1]
         until("its machine gone", lambda: not (programs / "up" / machine).exists())
-        flags = [
-            "--parsable",
-            "--partition=gpuplanner-whole",
-            "--nodes=3",
-            "--gres=gpu:2",
-            "--time=5",
-            "--exclusive",
-        ]
+        flags = ["--parsable", "--partition=gpuplanner-whole", "--nodes=3", "--gres=gpu:2", "--time=5", "--exclusive"]
         job = cluster.run("sbatch", *flags, "--output=/dev/null", "--wrap=sleep 2").stdout.strip()
         until("the job on whole nodes", lambda: "JobState=COMPLETED" in shown())
         cluster.run("bash", folder / "slurm" / "pools.sh", "rollback", **where)
@@ -198,8 +171,7 @@ def slice_type(profile: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("old", "new"),
-    [("SuspendTimeout", "SuspendTime=60 SuspendTimeout"), ("SuspendProgram=", "SuspendProgramme=")],
+    ("old", "new"), [("SuspendTimeout", "SuspendTime=60 SuspendTimeout"), ("SuspendProgram=", "SuspendProgramme=")]
 )
 def test_a_block_that_is_wrong_is_refused(tmp_path: Path, old: str, new: str) -> None:
     """The negative control, and why every key stands on a line of its own."""

@@ -18,11 +18,7 @@ from gpuplanner.report.slurm_files import to_slurm_files
 from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 from tests.report.bundle.real.slurm_cluster import SlurmCluster, missing, until
 
-pytestmark = [
-    pytest.mark.slurm,
-    pytest.mark.long,
-    pytest.mark.skipif(missing() is not None, reason=str(missing())),
-]
+pytestmark = [pytest.mark.slurm, pytest.mark.long, pytest.mark.skipif(missing() is not None, reason=str(missing()))]
 
 NOW = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
 FINE = {"REPARTITION_S": "60", "POLL_S": "0.5", "TIMEOUT_S": "5"}
@@ -89,13 +85,7 @@ class Site:
         return self.cluster.run("bash", self.scripts[number], *words, code=code, **FINE | parted | environment)
 
     def submit(self, gres: str, minutes: int = 5, command: str = "sleep 300", *words: str) -> str:
-        flags = [
-            "--parsable",
-            f"--gres={gres}",
-            f"--time={minutes}",
-            "--output=/dev/null",
-            f"--wrap={command}",
-        ]
+        flags = ["--parsable", f"--gres={gres}", f"--time={minutes}", "--output=/dev/null", f"--wrap={command}"]
         return self.cluster.run("sbatch", *flags, *words).stdout.strip()
 
     def state_of(self, job: str) -> str:
