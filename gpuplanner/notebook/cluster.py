@@ -310,7 +310,7 @@ class Cluster:
         if "cause" in groups:
             if percentile is not None:
                 other_groups = [name for name in groups if name != "cause"] or ["job_size"]
-                todo = f"Ask for both: .waits(by={other_groups}, percentile={percentile}) and .waits(by={groups})."
+                todo = f"Call both: .waits(by={other_groups}, percentile={percentile}) and .waits(by={groups})."
                 raise ScenarioError("percentile", "none with 'cause', which sums hours", str(percentile), todo)
             from gpuplanner.decision.explained_waits import group_wait_causes  # tables need no simulator
 

@@ -179,7 +179,7 @@ def _follow_frame(spec: dict[str, Any], width: int) -> dict[str, Any]:
     followed = fitted(spec, width)
     columns, panels = followed.get("columns", 1), followed["usermeta"].get("panels")
     part = followed.get("concat", [followed.get("spec", followed)])[0]
-    update = f"floor({_FRAME_WIDTH_PX} / {columns}) - {width // columns - part['width']}"
+    update = f"round({_FRAME_WIDTH_PX} / {columns}) - {width // columns - part['width']}"
     # Vega-Lite alone follows the frame only in charts of one panel, and one that is drawn out of sight stays empty.
     signal = {"init": update, "on": [{"events": "window:resize", "update": update}]}
     if panels is None:
