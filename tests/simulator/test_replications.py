@@ -92,5 +92,5 @@ def test_a_history_without_a_weekend_cannot_make_one(history):
     assert bootstrap_days(week, days=5, seed=1, replication=0).height > 0
     with pytest.raises(ScenarioError, match="weekend day in the history; got none between 2026-02-03 and 2026-02-05"):
         bootstrap_days(week, days=7, seed=1, replication=0)
-    with pytest.raises(ScenarioError, match="a history with jobs"):
+    with pytest.raises(ScenarioError, match="expected jobs, days above 0"):
         bootstrap_days(week.clear(), days=7, seed=1, replication=0)
