@@ -299,12 +299,12 @@ def measure_explained_share(
     --------
     >>> zero, size = np.zeros(12), np.zeros(12, int)
     >>> record = ObservedWaits(zero + 3600, size, np.ones(12, bool))
-    >>> seconds = np.array([0, 0, 0, 0, 0, 12 * 3600.0])
+    >>> seconds = np.array([0, 0, 0, 0, 0, 11 * 3600.0])
     >>> share = measure_explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds)
     >>> share.fraction, share.error, share.capacity_is_clear
     (0.0, 0.0, False)
     >>> share.gaps[0].sentence
-    'Jobs waited 12 h while the nodes had what they requested: the record lacks jobs or limits.'
+    'Jobs waited 11 h while the nodes had what they requested: the record lacks jobs or limits.'
     """
     evaluated, n_groups = observed.is_evaluated, int(observed.group.max(initial=0)) + 1
     size_of_group = np.zeros(n_groups, np.int64)
@@ -323,7 +323,7 @@ def measure_explained_share(
 
     fraction = float(reproduced_s.sum() / waited_s.sum())
     gaps = []
-    waited_text, reason = f"Jobs waited {waited_s.sum() / 3600:,.0f} h", ""
+    waited_text, reason = f"Jobs waited {seconds.sum() / SECONDS_PER_HOUR:,.0f} h", ""
     if seconds[:QUEUED_BEHIND].sum() + seconds[LIMITS] < NEGLIGIBLE_SHARE * seconds.sum():
         reason = " while the nodes had what they requested: the record lacks jobs or limits."
     elif fraction < NEGLIGIBLE_SHARE:
