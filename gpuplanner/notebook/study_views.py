@@ -325,7 +325,7 @@ def decide(data: StudySource | WhatIf = "sample", **changes: Any) -> StudyView: 
     --------
     >>> study = decide("sample", gpus=56)
     >>> print(study.decision.sentence)
-    56 GPUs miss the wait limit for jobs on 3g.40gb, 4g.40gb, 5+ GPUs. p95 queue wait on 5+ GPUs: ...
+    56 GPUs miss the wait limit for jobs on 3g.40gb, 4g.40gb, 5+ GPUs. p95 queue wait (limit): ...
     >>> study.but(arrival_scale=0.5).decision.gpus
     56
     """
