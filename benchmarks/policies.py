@@ -274,7 +274,7 @@ def row_of(
         None if by_hindsight is None else hours / gpu_hours_of(by_hindsight, days),
         None if plain is None else hours / gpu_hours_of(plain, days),
         plain is not None and replayed_jobs.meets_limit(plain, policy_results.evaluation_jobs),
-        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in run.setting.setting_values.items()),
+        ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in run.setting.values.items()),
     )  # fmt: skip
 
 

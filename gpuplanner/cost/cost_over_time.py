@@ -63,7 +63,8 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     is_one_rate = (cost - cost.sum() / quantity.sum() * quantity).abs().max() < MAX_LINE_ROUNDING
     rate = pl.when(is_one_rate.over("gpu_model")).then((cost.sum() / quantity.sum()).over("gpu_model"))
     lines = lines.with_columns(rate=rate.otherwise((cost / quantity).fill_nan(0.0)), whole=0)
-    times, row_groups = ([name for name in by if (name in TIME_GROUPS) is is_time] for is_time in (True, False))
+    times = [name for name in by if name in TIME_GROUPS]
+    row_groups = [name for name in by if name not in TIME_GROUPS]
     rows = ledger.select(
         pl.col("gpu_model", "bucket").cast(pl.String),
         "gpu_hours",

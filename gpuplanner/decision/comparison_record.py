@@ -207,26 +207,24 @@ class Comparison:
 
 def record_comparison(scenario: Scenario, basis: DecisionBasis) -> Comparison:
     """Record simulated policies and the decision on them as a comparison."""
-    decision, policy_results, recommendation = basis.decision, basis.policy_results, basis.recommendation
-    if policy_results is None or recommendation is None:
+    decision, results, recommendation = basis.decision, basis.policy_results, basis.recommendation
+    if results is None or recommendation is None:
         return Comparison(decision, scenario.max_added_wait_minutes)
-    training_days = int(policy_results.training_days.sum())
-    record_start = policy_results.asked_jobs.replay_start
-    record_end = min(record_start + timedelta(days=len(policy_results.evaluation_days)), policy_results.asked_jobs.end)
-    evaluation_start = record_start + timedelta(days=training_days) if policy_results.has_holdout else record_start
+    training_days = int(results.training_days.sum())
+    record_start = results.asked_jobs.replay_start
+    record_end = min(record_start + timedelta(days=len(results.evaluation_days)), results.asked_jobs.end)
+    evaluation_start = record_start + timedelta(days=training_days) if results.has_holdout else record_start
     headroom = recommendation.headroom
-    asked_jobs, waits = policy_results.asked_jobs, policy_results.replayed_jobs.waits
+    asked_jobs, waits = results.asked_jobs, results.replayed_jobs.waits
     if scenario.arrival_scale != 1.0:  # causes are known of recorded waits alone
-        asked_jobs = replace(read_replay_inputs(policy_results.job_history), tenant_limits=asked_jobs.tenant_limits)
+        asked_jobs = replace(read_replay_inputs(results.job_history), tenant_limits=asked_jobs.tenant_limits)
         waits = explain_waits(asked_jobs)
     return round_record(Comparison(
-        decision=basis.decision, minutes=policy_results.replayed_jobs.limit_minutes,
-        today=_make_policy_row(policy_results, policy_results.today, decision),
-        policies=tuple(
-            _make_policy_row(policy_results, policy, decision) for policy in policy_results.evaluated_policies
-        )
+        decision=basis.decision, minutes=results.replayed_jobs.limit_minutes,
+        today=_make_policy_row(results, results.today, decision),
+        policies=tuple(_make_policy_row(results, policy, decision) for policy in results.evaluated_policies)
         + ((_make_recommended_row(decision),) if decision.policy == TODAY and decision.measures else ()),
-        frontier=tuple(_find_frontier_points(policy_results)), tuned_from=record_start.isoformat(),
+        frontier=tuple(_find_frontier_points(results)), tuned_from=record_start.isoformat(),
         evaluated_from=evaluation_start.isoformat(), evaluated_to=record_end.isoformat(), rules=basis.rules,
         waits=sum_waits(asked_jobs, waits), wait_curve=basis.curve,
         headroom=None if headroom is None else headroom.headroom, growth_per_week=recommendation.growth.weekly,
@@ -401,7 +399,7 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: 
         completion_minutes=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
         power_ups_per_week=None if run.setting.switching is None else count_power_ups(run, days) / weeks,
         never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=reason,
-        setting_values=dict(run.setting.setting_values),
+        setting_values=dict(run.setting.values),
     )  # fmt: skip
     if policy.policy in EXCLUSION_REASON_BY_POLICY and not policy.service:  # the wait model states no waits by size
         return replace(
@@ -462,9 +460,8 @@ def _find_frontier_points(results: PolicyResults) -> typing.Iterator[FrontierPoi
         points = []
         for number, run in enumerate(runs):
             hours = 7 * float(run.daily_gpu_hours[results.training_days].mean())
-            added = max(
-                replayed_jobs.worst_excess_minutes(run, results.training_jobs) + replayed_jobs.limit_minutes, 0.0
-            )
+            excess_minutes = replayed_jobs.worst_excess_minutes(run, results.training_jobs)
+            added = max(excess_minutes + replayed_jobs.limit_minutes, 0.0)
             points.append((hours, added, number))
         unbeaten: list[tuple[float, float, int]] = []
         for point in sorted(points):

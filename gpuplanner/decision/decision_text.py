@@ -103,7 +103,7 @@ def add_texts(
     curve : sequence of CurvePoint
         Queue waits by number of GPUs.
     """
-    text = format_decision(decision, recommendation.order_gpus, _find_layout_changes(decision, results, run))
+    text = format_decision(decision, recommendation.order_gpus, find_layout_changes(decision, results, run))
     if decision.longest_waiting is not None and any(measure.action in IDLE_ACTIONS for measure in decision.measures):
         replayed_jobs, jobs = results.replayed_jobs, results.evaluation_jobs
         added_minutes = replayed_jobs.wait_minutes(run, jobs) - replayed_jobs.todays_minutes(jobs)
@@ -138,12 +138,30 @@ def format_decision(
     'No recommendation: no job states when it ran.'
     """
     fleet_text = format_gpus(decision.fleet_gpus, decision.gpu_model)
-    ordered_text = count_text(order_gpus, "GPU")
-    order_text = f"; order at least {ordered_text} now for growth" if order_gpus else ""
+    order_text = f"; order at least {count_text(order_gpus, 'GPU')} now for growth" if order_gpus else ""
     if decision.action == "none":
         return f"No recommendation: {decision.reason}."
     if not decision.measures:
         return f"Keep all {fleet_text}: {decision.reason}{order_text}."
+    text = ", then ".join(list_measure_texts(decision, changes))
+    return f"{text[:1].upper()}{text[1:]}{order_text}. {_format_wait_change(decision)}"
+
+
+def format_stated_fleet(decision: Decision, changes: NodesByLayoutChange) -> str:
+    """Format the decision on a stated fleet that meets its limits; a larger one is no advice to buy it."""
+    if not decision.service or all(measure.action != "buy" for measure in decision.measures):
+        return decision.sentence
+    n_added = decision.gpus - decision.fleet_gpus
+    fleet_text = f"{decision.gpus:,} GPUs, {n_added:,} more than today, meet the wait limits"
+    measures = zip(decision.measures, list_measure_texts(decision, changes), strict=True)
+    if layout_text := ", then ".join(text for measure, text in measures if measure.action != "buy"):
+        fleet_text = f"{fleet_text}: {layout_text}"
+    return f"{fleet_text}. {_format_wait_change(decision)}"
+
+
+def list_measure_texts(decision: Decision, changes: NodesByLayoutChange) -> list[str]:
+    """List the measures of a decision as parts of its sentence."""
+    fleet_text = format_gpus(decision.fleet_gpus, decision.gpu_model)
     parts: list[str] = []
     measure_gpus, is_fleet_named = decision.fleet_gpus, False
     partitioned = sum(map(len, changes.values())) or decision.partitioned_gpus
@@ -168,8 +186,7 @@ def format_decision(
         parts[0] += f"{_new_nodes_text(decision, ' ({})')} for the {fleet_text}"
     if not is_fleet_named:
         parts[0] = f"keep all {fleet_text} and {parts[0]}"
-    text = ", then ".join(parts)
-    return f"{text[:1].upper()}{text[1:]}{order_text}. {_format_wait_change(decision)}"
+    return parts
 
 
 def format_gpus(gpus: int, gpu_model: str | None) -> str:
@@ -186,7 +203,7 @@ def format_gpus(gpus: int, gpu_model: str | None) -> str:
     return f"{gpus:,} {short_model}s"
 
 
-def _find_layout_changes(decision: Decision, results: PolicyResults, run: PolicyRun) -> NodesByLayoutChange:
+def find_layout_changes(decision: Decision, results: PolicyResults, run: PolicyRun) -> NodesByLayoutChange:
     """Find the GPUs that are repartitioned; none if instances are created for each job."""
     return list_changed_layouts(results.asked_jobs, run.setting) if decision.policy == MIG_STATIC else {}
 
@@ -318,12 +335,12 @@ def _list_measure_steps(
         case "release":
             yield from _list_drain_steps(decision, results, after)
         case "power_down" | "autoscale":
-            setting_values = run.setting.setting_values
-            kept = setting_values.get("idle_nodes_kept", setting_values.get("whole_nodes_kept", 0))
-            idle = f"after {setting_values['idle_minutes']} min idle"
+            rule = run.setting.values
+            kept = rule.get("idle_nodes_kept", rule.get("whole_nodes_kept", 0))
+            idle = f"after {rule['idle_minutes']} min idle"
             yield NextStep(PLATFORM, f"power down nodes {idle}, keep {kept} idle nodes powered on{after}", export)
     if measure.action in (*PARTITION_ACTIONS, "autoscale"):
-        changes = _find_layout_changes(decision, results, run)
+        changes = find_layout_changes(decision, results, run)
         if changes and results.asked_jobs.nodes.named:
             yield NextStep(PLATFORM, _format_partition_step(changes), export)
         for part in () if changes else decision.layouts:

@@ -23,6 +23,7 @@ from gpuplanner.decision.capacity_measures import (
     keep_fleet,
     scale_units,
 )
+from gpuplanner.decision.decision_text import find_layout_changes, format_stated_fleet
 from gpuplanner.decision.decision_types import TODAY, WAIT_REDUCING_ACTIONS, CurvePoint, Decision, JobSizeWaits, Measure
 from gpuplanner.decision.headroom_and_growth import MeasuredHeadroom, date_exhaustion, measure_headroom, state_growth
 from gpuplanner.decision.policy_comparison import load_fitted_policies
@@ -101,9 +102,8 @@ def decide_fleet_size(scenario: Scenario) -> DecisionBasis:
     decision = build_decision(results, resized, course, curve)
     stated = f"fleet of {scenario.gpus:,} GPUs as stated (--set gpus=…)"
     sentence = format_missed_limits(scenario.gpus, decision.service, curve, scenario.mig_layout)
-    decision = replace(
-        decision, sentence=sentence or _format_larger_fleet(decision), assumptions=(stated, *decision.assumptions)
-    )
+    sentence = sentence or format_stated_fleet(decision, find_layout_changes(decision, results, course.run))
+    decision = replace(decision, sentence=sentence, assumptions=(stated, *decision.assumptions))
     results = replace_with_recommended(results, resized, course, course)
     rules = make_fleet_rules(results.asked_jobs, course.run, results.abilities, course.policy)
     return DecisionBasis(decision, results, resized, curve, rules)
@@ -176,17 +176,6 @@ def format_missed_limits(gpus: int, rows: Sequence[JobSizeWaits], curve: Sequenc
         trade = f"; with {layout} layout: {sizes}"
     sizes_text = join_sizes([row for row in rows if row in missed], len(rows))
     return f"{gpus:,} GPUs miss the wait limit for jobs on {sizes_text}. {title}: {', '.join(waits)}{trade}."
-
-
-def _format_larger_fleet(decision: Decision) -> str:
-    """Format the sentence of a stated fleet that meets its limits: a larger one is no advice to buy it."""
-    added_text = f"{decision.gpus - decision.fleet_gpus:,} more "
-    layout, is_purchase, waits = decision.sentence.partition(f"uy {added_text}")
-    if not is_purchase or not decision.service:
-        return decision.sentence
-    layout = layout[:-1].removesuffix(", then ")
-    first = f"{decision.gpus:,} GPUs, {added_text}than today, meet the wait limits"
-    return f"{first}{layout and f': {layout[:1].lower()}{layout[1:]}'}. {waits.partition('. ')[2]}"
 
 
 @stage

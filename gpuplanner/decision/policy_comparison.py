@@ -160,7 +160,7 @@ class TuningJobs:
         """Return the GPU-hours in the training window that rank a setting; unusual settings count as costlier."""
         gpu_hours, setting = float(run.daily_gpu_hours[self.training_days].sum()), run.setting
         shortest, longest = USUAL_IDLE_MINUTES
-        if not shortest <= float(setting.setting_values.get("idle_minutes", shortest)) <= longest:
+        if not shortest <= float(setting.values.get("idle_minutes", shortest)) <= longest:
             gpu_hours /= 1 - MIN_GAIN_BY_UNUSUAL_IDLE
         if any(len(set(layouts)) > 1 for node in setting.layouts for layouts in node):
             gpu_hours /= 1 - MIN_GAIN_BY_MIXED_LAYOUTS
@@ -205,13 +205,13 @@ class TuningJobs:
         places = [setting.node_numbers.index(number) for number in numbers]
         fleet, switching = setting.fleet.only(np.array(places)), setting.switching
         assert switching is not None
-        setting_name = "whole_nodes_kept" if "whole_nodes_kept" in setting.setting_values else "idle_nodes_kept"
+        setting_name = "whole_nodes_kept" if "whole_nodes_kept" in setting.values else "idle_nodes_kept"
         nodes_kept = range(switching.kept[0], min(switching.kept[0] + IDLE_NODES_SEARCH_RADIUS, len(numbers)) + 1)
         return [
             replace(
                 setting, fleet=fleet, layouts=tuple(setting.layouts[position] for position in places),
                 node_numbers=tuple(numbers), switching=replace(switching, kept=(idle_nodes, *switching.kept[1:])),
-                setting_values={**setting.setting_values, "gpus": int(fleet.gpus.sum()), setting_name: idle_nodes},
+                values={**setting.values, "gpus": int(fleet.gpus.sum()), setting_name: idle_nodes},
             )
             for idle_nodes in nodes_kept
         ]  # fmt: skip
@@ -230,7 +230,7 @@ class TuningJobs:
             """Return the setting of an idle time, a placement and a number of idle nodes."""
             switching = self.make_switching(idle_minutes, [kept])
             values: SettingValues = {"idle_minutes": idle_minutes, "idle_nodes_kept": kept, "placement": placement}
-            return replace(unswitched_setting, switching=switching, placement=placement, setting_values=values)
+            return replace(unswitched_setting, switching=switching, placement=placement, values=values)
 
         return self._try_idle_rules(make_setting, self.abilities.placements)
 
@@ -305,12 +305,12 @@ class TuningJobs:
             placement : str
                 Nodes that are filled first.
             """
-            setting_values: SettingValues = {
+            values: SettingValues = {
                 "idle_minutes": idle, "whole_nodes_kept": full_kept, "cut_nodes_kept": mig_kept,
                 "requests": setting.view,
             }  # fmt: skip
             switching = self.make_switching(idle, [full_kept, mig_kept])
-            return replace(setting, switching=switching, placement=placement, setting_values=setting_values)
+            return replace(setting, switching=switching, placement=placement, values=values)
 
         gpus = [inputs.nodes.gpus[number] for number in order]
         choices: dict[tuple[str, tuple[tuple[str, ...], ...]], None] = {}
@@ -337,12 +337,10 @@ class TuningJobs:
             numbers = rank_nodes(inputs)[:count]
             fleet, layouts, switching = make_mig_fleet(inputs, numbers, self.abilities)
             for view, placement in views_and_placements:
-                setting_values: SettingValues = {
+                values: SettingValues = {
                     "gpus": int(fleet.gpus.sum()), "nodes": count, "requests": view, "placement": placement,
                 }  # fmt: skip
-                yield PolicySetting(
-                    MIG_DYNAMIC, view, fleet, layouts, tuple(numbers), switching, placement, setting_values
-                )
+                yield PolicySetting(MIG_DYNAMIC, view, fleet, layouts, tuple(numbers), switching, placement, values)
 
         return self.try_counts(settings_of, 1, len(inputs.nodes.gpus)) if views_and_placements else []
 

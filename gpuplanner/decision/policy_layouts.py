@@ -309,8 +309,8 @@ def _keep_larger_layouts(planned: Sequence[str], today: Sequence[str], todays_na
 def keep_layouts(inputs: JobReplayInputs, policy: str, numbers: Sequence[int]) -> PolicySetting:
     """Make the setting of a policy that keeps some of today's nodes with their layouts."""
     fleet, layouts = partition_nodes(inputs, numbers, [[inputs.nodes.layouts[number]] for number in numbers])
-    setting_values: SettingValues = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
-    return PolicySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), setting_values=setting_values)
+    values: SettingValues = {"gpus": int(fleet.gpus.sum()), "nodes": len(numbers)}
+    return PolicySetting(policy, AS_TODAY, fleet, layouts, tuple(numbers), values=values)
 
 
 def choose_layouts_for_demand(gpu_model: GpuModel, wanted_instances: Mapping[str, float], gpus: int) -> list[str]:

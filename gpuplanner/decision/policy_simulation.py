@@ -53,7 +53,7 @@ class PolicySetting:
     - ``node_numbers``: Numbers of the nodes among today's.
     - ``switching``: Rule that powers nodes up and down; None: all stay on.
     - ``placement``: Nodes that are filled first.
-    - ``setting_values``: Settings to show.
+    - ``values``: Values of its settings by name, such as idle minutes, to show.
     """
 
     policy: str
@@ -63,7 +63,7 @@ class PolicySetting:
     node_numbers: tuple[int, ...]
     switching: NodeAutoscaling | None = None
     placement: str = "best"
-    setting_values: SettingValues = field(default_factory=dict)
+    values: SettingValues = field(default_factory=dict)
 
     @property
     def total_gpus(self) -> int:
@@ -141,9 +141,8 @@ class ReplayedJobs:
         inputs = self.asked_jobs
         layouts = tuple((layouts,) for layouts in inputs.nodes.layouts)
         numbers = tuple(range(len(inputs.nodes.gpus)))
-        setting_values: SettingValues = {"gpus": inputs.nodes.total}
-        setting = PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, setting_values=setting_values)
-        return self.simulate(setting)
+        values: SettingValues = {"gpus": inputs.nodes.total}
+        return self.simulate(PolicySetting(TODAY, AS_TODAY, inputs.fleet, layouts, numbers, values=values))
 
     def simulate(
         self, setting: PolicySetting, n_draws: int = N_REPLAYS, *, max_waiting: float | None = None,

@@ -162,7 +162,7 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
     course = sized_course = plan_todays_nodes(policy_results, recommendation)
     # Nodes are not powered down if growth will exhaust the capacity soon.
     if recommendation.action in ("keep", "release") and not recommendation.late_sizes and not recommendation.order_gpus:
-        larger, course = _power_down_idle_nodes(policy_results, recommendation)
+        larger, course = _add_idle_policy(policy_results, recommendation)
         if larger is not recommendation:
             recommendation, curve = larger, tuple(simulate_wait_curve(larger.model, larger))
             sized_course = plan_todays_nodes(policy_results, larger)
@@ -441,9 +441,7 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
     return CourseOfAction(measures, policy, run, gpus, float(gpus), layouts, saving)
 
 
-def _power_down_idle_nodes(
-    results: PolicyResults, recommendation: Recommendation
-) -> tuple[Recommendation, CourseOfAction]:
+def _add_idle_policy(results: PolicyResults, recommendation: Recommendation) -> tuple[Recommendation, CourseOfAction]:
     """Add the winning policy to the recommendation, if it saves clearly more."""
     winner, inputs, replayed_jobs = results.winner, results.asked_jobs, results.replayed_jobs
     course, fleet = plan_todays_nodes(results, recommendation), inputs.nodes.total
@@ -520,8 +518,8 @@ def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommend
     layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), wanted)
     kept = list(layouts)
     fleet, named = partition_nodes(inputs, kept, [[layouts[number]] for number in kept])
-    setting_values: SettingValues = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
-    return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), setting_values=setting_values)
+    values: SettingValues = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
+    return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), values=values)
 
 
 def _estimate_saving(results: PolicyResults, run: PolicyRun) -> Saving:

@@ -661,10 +661,10 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
         example = "write for example 'sample' or gp.Scenario(data='sample')"
         raise TypeError(f"expected a name, a folder, a cluster, a scenario or a study; got {data!r}: {example}")
     name = str(data)
-    if "month" in changes:
-        require_month(changes["month"], load_dataset(name, columns=("submit_time",)), str(changes.get("tz", "UTC")))
     if name in public_traces():
         return open(name).scenario(**changes)
+    if "month" in changes:
+        require_month(changes["month"], load_dataset(name, columns=("submit_time",)), str(changes.get("tz", "UTC")))
     return Scenario(**{"data": name} | _usual_actuator(name) | dict(changes))
 
 

@@ -447,10 +447,9 @@ def _show_layouts(gpu_model: str, gpus: int | None, demand: Mapping[str, int]) -
         expected = f"instances that fit on {gpus} × {model.name}"
         enough = gpus + sum(missing.values())  # a GPU for each missing instance
         larger = plan(replace(problem, gpus=enough, gpus_per_node=enough), gap_target=0)
-        idle = dict(zip(larger.layouts, larger.counts[0].tolist(), strict=True)).get(UNUSED_LAYOUT, 0)
-        n_needed = int(larger.counts[0].sum()) - idle
-        todo = f"It needs {n_needed} GPUs: gpus={n_needed}."
-        raise ScenarioError("demand", expected, f"{excess} too many", todo)
+        gpus_by_layout = zip(larger.layouts, larger.counts[0].tolist(), strict=True)
+        n_needed = sum(count for layout, count in gpus_by_layout if layout != UNUSED_LAYOUT)
+        raise ScenarioError("demand", expected, f"{excess} too many", f"It needs {n_needed} GPUs: gpus={n_needed}.")
     counts = dict(zip(layout_plan.layouts, layout_plan.counts[0].tolist(), strict=True))
     counts = {layout: count for layout, count in counts.items() if count and layout != UNUSED_LAYOUT}
     counts |= {UNUSED_LAYOUT: gpus - sum(counts.values())} if gpus > sum(counts.values()) else {}

@@ -451,16 +451,33 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
         return None
 
 
-def write_and_link(write: Callable[[], Path], contents: str = "", folder: str = "") -> str:
-    """Run a function that writes files; return links to its page, workbook and folder with words, or its error."""
+def write_and_link(write: Callable[[], Path], contents: str = "", files_to_apply: str | None = None) -> str:
+    """Run a function that writes files; return links to its page, workbook and folder of files to apply, or its error.
+
+    Parameters
+    ----------
+    write : callable
+        Writes the files and returns the path of the page.
+    contents : str
+        Words behind the links.
+    files_to_apply : str, optional
+        Name of the folder beside the page with the files that operators apply, which may be absent.
+    """
     try:
         path = write()
     except GpuPlannerError as error:
         return escape(str(error))
-    files = [file for file in (path.with_name("workbook.xlsx"), path.with_name(folder or "-")) if file.exists()]
-    texts = (f"{escape(str(file))}{'/' * file.is_dir()}" for file in dict.fromkeys((path, *files)))
-    links = ", ".join(f'<a href="{text}" target="_blank">{text}</a>' for text in texts)
-    return f"Written: {links}{' (files to apply)' * links.endswith('/</a>')}{contents}"
+    workbook = path.with_name("workbook.xlsx")
+    files = [path, workbook] if workbook != path and workbook.exists() else [path]
+    links = [_file_link(str(file)) for file in files]
+    if files_to_apply is not None and (folder := path.with_name(files_to_apply)).exists():
+        links.append(f"{_file_link(f'{folder}/')} (files to apply)")
+    return f"Written: {', '.join(links)}{contents}"
+
+
+def _file_link(path: str) -> str:
+    """Render a link to a file or folder that opens in a new tab."""
+    return f'<a href="{escape(path)}" target="_blank">{escape(path)}</a>'
 
 
 def files_button(

@@ -428,14 +428,14 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Scenario of the data alone, kept since it reads them, and each move of a control needs it."""
         return make_scenario(self.base.data, {})
 
-    def _show_pins(self, *newest_answer: PanelAnswer) -> None:
-        """Show pinned and newest exact answer: GPUs, p95 wait with its interval, job sizes over limit, and cost."""
+    def _show_pins(self, exact_answer: PanelAnswer | None = None) -> None:
+        """Show the pins, and the exact answer if there is one: GPUs, p95 wait, job sizes over limit, and cost."""
         if self.start is None or not self.pins:
             return
         size = self.start.decision.longest_waiting
         price = None if self.newest is None or self.fleet is None else find_price(self.newest.scenario, self.fleet)
-        rows = []
-        for number, answer in enumerate((*self.pins, *newest_answer)):
+        rows, answers = [], self.pins if exact_answer is None else [*self.pins, exact_answer]
+        for number, answer in enumerate(answers):
             waits = next((row for row in answer.comparison.decision.service if size and row.size == size.size), None)
             p95 = MISSING_VALUE_TEXT
             if waits is not None and (wait := answer.waits.get(waits.size)) is not None:
@@ -521,7 +521,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
             return
         folder = out or Path("build") / f"export-{self.base.name.replace(' ', '-')}-{answer.gpus}-gpus"
         self.written.value = write_and_link(
-            lambda: write_handover_folder(answer.scenario, answer.comparison, folder), folder=answer.scenario.actuator
+            lambda: write_handover_folder(answer.scenario, answer.comparison, folder),
+            files_to_apply=answer.scenario.actuator,
         )
 
     def _save_scenario(self) -> None:

@@ -228,7 +228,8 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     enough = answer.start.decision.gpus
     is_enough = bool(answer.start.wait_curve) and all(row.meets_limit for row in answer.start.decision.service)
     if is_enough and answer.sizes_over_limit and enough > gpus:
-        note += f" · {enough:,} meet the limits{' if repartitioned' * (answer.scenario.mig_layout == TODAY)}"
+        condition = " if repartitioned" if answer.scenario.mig_layout == TODAY else ""
+        note += f" · {enough:,} meet the limits{condition}"
     if answer.sizes_over_limit and (enough := find_fewest_gpus_today(answer)) > gpus:
         note += f" · ≤ {enough:,} meet them with today’s layout"
     yield _card("GPUs at peak", f"{fleet_gpus:,}", f"{gpus:,}", note)
@@ -239,7 +240,7 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
     else:
         other_sizes = (row for row in answer.service if row.size in drawn_sizes(answer) and row.size != size.size)
         note = " · ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in other_sizes)
-        note = approx * bool(note) + note
+        note = f"{approx}{note}" if note else ""
         if size.replay_deviates and answer.scenario.arrival_scale == decision.arrival_scale == 1.0:
             note = f"observed {wait_text(size.observed_p95_minutes)} · {note}"
         after = approx + wait_text(size.recommended_p95_minutes)
@@ -327,7 +328,7 @@ def wait_curve_svg(answer: PanelAnswer) -> str:
     words = "grey: today’s layout, blue: recommended" if has_layout else "today’s layout"
     words = words if start.wait_curve else "the curve is simulated next"
     is_old = answer.start.decision.arrival_scale != answer.scenario.arrival_scale
-    demand = _demand_text(answer) + is_old * ", before this change"
+    demand = f"{_demand_text(answer)}, before this change" if is_old else _demand_text(answer)
     waits = "; ".join(f"{row.size}: {wait_text(row.recommended_p95_minutes)}" for row in answer.service)
     label = escape(f"p95 wait on {answer.gpus} GPUs. {waits}", quote=True)
     return (

@@ -48,9 +48,9 @@ _BRUSH_MARK = {"fill": INK, "fillOpacity": 0.12, "stroke": INK, "strokeWidth": 2
 _VIEW_SUFFIX = "_view"
 """End of the name of a view that a selection of times belongs to."""
 
-# JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 VEGA_NUMBER_LOCALE = {"decimal": ".", "thousands": ",", "grouping": [3], "currency": ["", ""], "percent": " %"}
 """Number format of all charts, as a Vega locale; :func:`localize_page` replaces it."""
+# JupyterLab 4 has a Vega-Lite 5 runtime; it says so in the console if a specification names another.
 _VEGA_LITE_SCHEMA_URL = "https://vega.github.io/schema/vega-lite/v5.json"
 """``$schema`` of charts in notebooks: the Vega-Lite version that JupyterLab draws."""
 _VEGA_LITE_MIME_TYPE = "application/vnd.vegalite.v5+json"

@@ -72,7 +72,7 @@ def test_where_nodes_may_take_longer_than_jobs_may_wait_the_largest_gang_has_a_r
     found = evaluate_policies(Scenario(data=large, actuator="slurm", max_added_wait_minutes=5.0))
     row = next(one for one in found.evaluated_policies if one.policy == "power_down_idle")
     assert found.abilities.lead.high > 300
-    assert row.run is None or row.run.setting.setting_values["idle_nodes_kept"] >= 1
+    assert row.run is None or row.run.setting.values["idle_nodes_kept"] >= 1
 
 
 def test_five_jobs_in_a_hundred_late_by_days_are_seen(large):

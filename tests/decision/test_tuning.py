@@ -44,14 +44,14 @@ def chosen(*candidates: tuple[PolicySetting, float]) -> PolicySetting:
 
 def setting(idle: int = 10, layouts: Sequence[str] = ("1g.10gb:7", "1g.10gb:7")) -> PolicySetting:
     return PolicySetting(
-        "p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), setting_values={"idle_minutes": idle}
+        "p", "", NodeFleet.of_full_gpus([2]), ((tuple(layouts),),), (0,), values={"idle_minutes": idle}
     )
 
 
 @pytest.mark.parametrize(("hours", "idle"), [(990.0, 10), (969.0, 1), (950.0, 1)])
 def test_a_short_idle_time_is_chosen_where_it_gains_over_three_percent(hours, idle):
     found = chosen((setting(10), 1000.0), (setting(30), 1040.0), (setting(1), hours))
-    assert found.setting_values["idle_minutes"] == idle
+    assert found.values["idle_minutes"] == idle
 
 
 @pytest.mark.parametrize(("hours", "is_mixed"), [(985.0, False), (975.0, True)])
@@ -70,7 +70,7 @@ def sizes_tried(runs: Sequence[PolicyRun], policy: str) -> dict[int, set[tuple]]
     found = defaultdict(set)
     for run in runs:
         if run.setting.policy == policy:
-            found[run.setting.total_gpus].add(tuple(sorted(run.setting.setting_values.items())))
+            found[run.setting.total_gpus].add(tuple(sorted(run.setting.values.items())))
     return found
 
 

@@ -17,7 +17,6 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import wait_text
-from gpuplanner.decision import fleet_size_decision
 from gpuplanner.decision.comparison_record import (
     Comparison,
     compare_policies,
@@ -25,8 +24,8 @@ from gpuplanner.decision.comparison_record import (
     make_wait_table,
     reprice_comparison,
 )
-from gpuplanner.decision.decision_text import make_empty_decision
-from gpuplanner.decision.decision_types import CurvePoint
+from gpuplanner.decision.decision_text import format_decision, format_stated_fleet, make_empty_decision
+from gpuplanner.decision.decision_types import CurvePoint, Measure
 from gpuplanner.decision.fleet_size_decision import format_missed_limits, simulate_fleet_waits
 from gpuplanner.decision.policy_comparison import SHORT_NAMES
 from gpuplanner.notebook import views_and_panels as background
@@ -503,12 +502,16 @@ def test_the_headline_states_the_trade_against_the_other_layout(start):
     )
 
 
-@pytest.mark.parametrize("measures", ["Partition 20 of 64 H100s with MIG, then buy 8 more H100s", "Buy 8 more H100s"])
-def test_a_larger_stated_fleet_is_no_advice_to_buy(start, measures):
-    stated = dataclasses.replace(start.decision, fleet_gpus=64, gpus=72, sentence=f"{measures}. No p95 rises.")
-    partition = ": partition 20 of 64 H100s with MIG" * measures.startswith("Partition")
-    expected = f"72 GPUs, 8 more than today, meet the wait limits{partition}. No p95 rises."
-    assert fleet_size_decision._format_larger_fleet(stated) == expected
+@pytest.mark.parametrize("is_partitioned", [False, True])
+def test_a_larger_stated_fleet_is_no_advice_to_buy(start, is_partitioned):
+    partition = (Measure("repartition", "Repartition", 64),) if is_partitioned else ()
+    measures = (*partition, Measure("buy", "Buy 8 GPUs", 72))
+    larger = dataclasses.replace(start.decision, fleet_gpus=64, gpus=72, action=measures[0].action, measures=measures)
+    advice, _, waits = format_decision(larger).partition(". ")
+    assert "buy 8 more" in advice.lower()
+    layout = f": partition {larger.partitioned_gpus} of 64 H100s" if is_partitioned else ""
+    expected = f"72 GPUs, 8 more than today, meet the wait limits{layout}. {waits}"
+    assert format_stated_fleet(larger, {}) == expected
 
 
 def test_policies_of_other_actuators_are_those_of_the_study(quick, start):
