@@ -29,7 +29,13 @@ from gpuplanner.simulator.node_autoscaling_and_dynamic_mig import (
     reset_unallocated,
     set_online,
 )
-from gpuplanner.simulator.node_placement import choose_nodes, network_tier, reserve_nodes, set_queue_head
+from gpuplanner.simulator.node_placement import (
+    add_unallocated,
+    choose_nodes,
+    network_tier,
+    reserve_nodes,
+    set_queue_head,
+)
 from gpuplanner.simulator.planned_layout_changes import (
     advance_planned_changes,
     find_planned_change,
@@ -146,6 +152,8 @@ def initialize_nodes(state: SimulationState) -> None:
         for node in range(len(state.gpus)):
             if state.pool[node] != NO_INDEX:
                 reset_unallocated(state, node)
+                for profile in range(len(state.nodes_by_unallocated) if state.counts_nodes else 0):
+                    state.nodes_by_unallocated[profile, state.unallocated[node, profile]] += 1
                 set_online(state, node, -np.inf)
                 log_power_change(state, node, -np.inf, 1)
             state.next_drain[node] = find_planned_change(state, node, state.first_change[node], 1)
@@ -214,7 +222,7 @@ def release_nodes(state: SimulationState, request: int) -> None:
         if is_dynamic_node(state, node):
             release_instances(state, node, request)
         else:
-            state.unallocated[node, profile] += state.amount[allocation]
+            add_unallocated(state, node, profile, state.amount[allocation])
         state.node_changes[node] += 1
         state.used_gpus[node] -= state.gpu_fraction[profile] * state.amount[allocation]
         state.allocation_count[node] -= 1
@@ -554,7 +562,7 @@ def start_request(state: SimulationState, request: int, profile: int, past_shado
             spares_head = past_shadow and state.is_shadow_node[node] > 0
             setup_s = max(setup_s, allocate_on_gpus(state, node, profile, amount, request, spares_head))
         else:
-            state.unallocated[node, profile] -= amount
+            add_unallocated(state, node, profile, -amount)
             if past_shadow and profile == state.head_profile[state.queue_of_profile[profile]]:
                 state.extra[node] -= amount
         if state.node_state[node] == POWERING_UP:

@@ -93,12 +93,14 @@ def choose_one_by_one(
     """
     status = state.status[0]
     count, chosen = state.node_count[request], 0
+    if state.counts_nodes and not may_have_room(state, request, profile):
+        return False
     status.search += 1
     while chosen < count:
         need = state.per_node[request] if chosen < count - 1 else state.on_last_node[request]
         best, best_state, least = NO_INDEX, OFFLINE, np.inf
         # The first node with the least key possible is chosen without a look at those after it.
-        least_possible = 0.0 if state.placement == LOWEST_NUMBER else float(need)
+        least_possible = 0.0 if state.placement == LOWEST_NUMBER else float(least_room(state, profile, need))
         if state.placement in (MOST_USED, SPREAD):
             least_possible = -np.inf
         for node in range(len(state.gpus)):
@@ -133,6 +135,35 @@ def choose_one_by_one(
         state.chosen_node[chosen], state.chosen_amount[chosen] = best, need
         chosen += 1
     return bool(chosen == count)
+
+
+@compile_inlined
+def add_unallocated(state: SimulationState, node: int, profile: int, amount: int) -> None:
+    """Add GPUs or instances, or remove them where `amount` is negative, to what is unallocated on a node."""
+    if state.counts_nodes:
+        state.nodes_by_unallocated[profile, state.unallocated[node, profile]] -= 1
+        state.nodes_by_unallocated[profile, state.unallocated[node, profile] + amount] += 1
+    state.unallocated[node, profile] += amount
+
+
+@compile_inlined
+def may_have_room(state: SimulationState, request: int, profile: int) -> bool:
+    """Whether enough nodes have room for each part of a request, before reservations and domains are looked at."""
+    nodes, last_nodes, counts = 0, 0, state.nodes_by_unallocated[profile]
+    for room in range(state.on_last_node[request], len(counts)):
+        last_nodes += counts[room]
+        nodes += counts[room] if room >= state.per_node[request] else 0
+    return bool(nodes >= state.node_count[request] - 1 and last_nodes >= state.node_count[request])
+
+
+@compile_inlined
+def least_room(state: SimulationState, profile: int, need: int) -> int:
+    """Return the least that is unallocated on a node with room for `need`; where nodes are not counted `need`."""
+    least = need
+    if state.counts_nodes:
+        while least < state.nodes_by_unallocated.shape[1] and state.nodes_by_unallocated[profile, least] == 0:
+            least += 1
+    return least
 
 
 @compile_inlined

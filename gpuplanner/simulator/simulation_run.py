@@ -317,6 +317,8 @@ def _initial_state(
     is_slice = np.arange(profiles) > 0
     network = fleet.network or NodeNetwork(np.zeros((0, nodes), np.int64), np.ones(2))
     domains = int(network.domains.max(initial=-1)) + 1
+    largest, is_fixed = int(fleet.capacity.max(initial=0)), switching is None and fleet.flexible is None
+    counts_nodes = is_fixed and not len(plan[0]) and largest < nodes
     status = make_table(EVENT_LOOP_STATUS_DTYPE_BY_COLUMN, 1)
     status[0].last_power_up_s = status[0].next_change_s = -np.inf
     status[0].next_power_down_s = np.inf
@@ -332,6 +334,7 @@ def _initial_state(
         is_strict=queue == "strict", all_may_pass=queue == "pass", is_ranked=rank is not None,
         is_slurm=queue == "slurm" and fleet.flexible is None, placement=placement, is_autoscaled=switching is not None,
         has_dynamic_mig=fleet.flexible is not None, has_changes=len(plan[0]) > 0,
+        counts_nodes=counts_nodes,
         starts_before_change=starts_before_change,
         idle_s=float(scaling.idle_s), power_up_s=float(scaling.lead_s), poll_s=float(scaling.look_s),
         cooldown_s=float(scaling.cool_s), max_waiting=count if most_waiting is None else most_waiting,
@@ -347,7 +350,8 @@ def _initial_state(
         slowdown=network.slowdowns, domain=np.ascontiguousarray(network.domains), gpus=fleet.gpus,
         capacity=np.ascontiguousarray(fleet.capacity), pool=fleet.first.copy(), node_state=ints(nodes),
         online_at_s=floats(nodes), idle_since_s=floats(nodes), used_gpus=floats(nodes), allocation_count=ints(nodes),
-        unallocated=ints(nodes, profiles), node_allocation=ints(nodes, fill=NO_INDEX),
+        unallocated=ints(nodes, profiles), nodes_by_unallocated=ints(profiles, largest + 1 if counts_nodes else 0),
+        node_allocation=ints(nodes, fill=NO_INDEX),
         # Allocations
         allocated_node=ints(allocations, fill=NO_INDEX), amount=ints(allocations),
         next_allocation=ints(allocations, fill=NO_INDEX), previous_allocation=ints(allocations, fill=NO_INDEX),

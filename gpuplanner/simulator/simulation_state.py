@@ -138,6 +138,7 @@ class SimulationState(NamedTuple):
     is_autoscaled: bool
     has_dynamic_mig: bool
     has_changes: bool
+    counts_nodes: bool  # nodes_by_unallocated is kept; nodes are neither powered nor partitioned in the simulation
     starts_before_change: bool  # requests start on a cordoned node if they end before its change
     idle_s: float  # until an idle node powers down
     power_up_s: float
@@ -172,6 +173,7 @@ class SimulationState(NamedTuple):
     used_gpus: Floats  # [node]
     allocation_count: Ints  # [node]
     unallocated: Ints  # [node, profile]
+    nodes_by_unallocated: Ints  # [profile, count] nodes with that many unallocated
     node_allocation: Ints  # [node] first in the linked list of its allocations
     # Allocations
     allocated_node: Ints  # [allocation]
