@@ -196,6 +196,10 @@ DIGEST_BYTES = 32
 """Length of the SHA-256 before the content of a result on disk, by which a damaged file is recognized. [B]"""
 
 
+STAGES: list[CachedStage[..., Any]] = []
+"""All cached stages."""
+
+
 class CachedStage(Generic[StageArguments, Result]):
     """A function of a scenario whose result is cached by the scenario fields that it reads.
 
@@ -224,6 +228,7 @@ class CachedStage(Generic[StageArguments, Result]):
         self._kept: list[CachedResult[Result]] = []
         self._lock, self._computing = threading.Lock(), threading.RLock()
         functools.update_wrapper(self, function)
+        STAGES.append(self)
 
     def __call__(
         self, scenario: Scenario, *arguments: StageArguments.args, **keyword_arguments: StageArguments.kwargs
@@ -380,6 +385,12 @@ def _data_stamp(data: str) -> tuple[int, int] | None:
 def stage(function: Callable[Concatenate[Scenario, StageArguments], Result]) -> CachedStage[StageArguments, Result]:
     """Make a cached stage from a function of a scenario; its results are kept in memory only."""
     return CachedStage(function)
+
+
+def forget_results_in_memory() -> None:
+    """Clear the results of all stages in memory; those on disk stay."""
+    for cached_stage in STAGES:
+        cached_stage.forget()
 
 
 def disk_stage(

@@ -40,7 +40,7 @@ from gpuplanner.core.output_writing import replace_directory, write_atomically
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.stage_cache_and_data_folders import notebook_folder
+from gpuplanner.core.stage_cache_and_data_folders import forget_results_in_memory, notebook_folder
 from gpuplanner.core.units_and_number_formats import count_text, localize_text
 from gpuplanner.decision.decision_types import Decision
 from gpuplanner.decision.gpu_model_decisions import (
@@ -158,6 +158,8 @@ def write_report(
     left_out: dict[str, str] = {}
     with replace_directory(out, mark=REPORT_FOLDER_MARK, inputs=inputs) as folder:
         study = evaluate(scenario)
+        # The jobs leave memory before the kernel of the notebook reads them, too.
+        forget_results_in_memory()
         (folder / "scenario.yaml").write_text(_with_absolute_paths(scenario).to_yaml(), encoding="utf-8")
         source = notebook or notebook_folder() / MONTHLY_REPORT_NOTEBOOK
         executed = folder / "report.ipynb"
