@@ -622,7 +622,7 @@ def compare_service(
 
     team_names = inputs.jobs["tenant"].cast(pl.String).fill_null("").to_numpy()
     masks: dict[str | None, Bools] = {None: waits.is_evaluated}
-    masks |= {name: waits.is_evaluated & (team_names == name) for name in set(team_names[waits.is_evaluated])}
+    masks |= {name: waits.is_evaluated & (team_names == name) for name in sorted(set(team_names[waits.is_evaluated]))}
     team_waits = {
         name: (mean_minutes(jobs, before), mean_minutes(jobs, after)) for name, jobs in masks.items() if jobs.any()
     }

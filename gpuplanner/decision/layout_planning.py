@@ -290,7 +290,7 @@ class PlanWeek:
         requests = week.requests
         wait_s = np.minimum(np.nan_to_num(week.outcome.start_s, nan=until_s), until_s) - requests.ready_s
         gpus = week.fleet.weights[requests.profile] * requests.total
-        waited_hours = float(gpus @ np.maximum(wait_s, 0.0)) / SECONDS_PER_HOUR
+        waited_hours = float((gpus * np.maximum(wait_s, 0.0)).sum()) / SECONDS_PER_HOUR
         names = np.array(week.fleet.profiles)[requests.profile]
         # On full GPUs, jobs up to these numbers of GPUs are of the same size.
         size = np.where(requests.profile == 0, np.searchsorted((1, 4, 8), requests.total).astype(str), names)

@@ -386,7 +386,7 @@ def count_instances(
             change = np.concatenate([count, -count])
             instances_in_use[name] = float(np.cumsum(change[np.lexsort((change, change_s))]).max(initial=0))
         else:
-            instances_in_use[name] = float(run_s @ count) / max(span_s, SECONDS_PER_HOUR)
+            instances_in_use[name] = float((run_s * count).sum()) / max(span_s, SECONDS_PER_HOUR)
     return instances_in_use
 
 

@@ -426,7 +426,7 @@ def sum_gpu_hours(begin_s: Floats, end_s: Floats, gpus: NDArray[Any], edges_s: S
     array([ 9., 10.])
     """
     seconds_by_interval = (np.minimum(end_s, high) - np.maximum(begin_s, low) for low, high in pairwise(edges_s))
-    return np.array([gpus @ np.clip(seconds, 0.0, None) for seconds in seconds_by_interval]) / SECONDS_PER_HOUR
+    return np.array([(gpus * np.clip(seconds, 0.0, None)).sum() for seconds in seconds_by_interval]) / SECONDS_PER_HOUR
 
 
 def sum_allocated_gpu_hours(inputs: JobReplayInputs, job_mask: Mask) -> float:

@@ -364,6 +364,8 @@ def attribute_waits(
     {'insufficient': 500.0, 'queued_behind': 300.0, 'unexplained': 1100.0}
     """
     seconds = np.zeros((len(eligible_s), len(CAUSES)))
+    # A column of a table is read-only, for which the function would be compiled a second time.
+    eligible_s = np.array(eligible_s)
     add_cause_seconds(fits, eligible_s, np.fmax(until_s, eligible_s), simulated_s, latency_s, use, seconds)
     return seconds
 

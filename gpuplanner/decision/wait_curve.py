@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.libraries_plugins_and_workers import report_step
+from gpuplanner.core.libraries_plugins_and_workers import map_in_threads, report_step
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
@@ -517,30 +517,38 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
     list of CurvePoint
         By GPUs and job size.
     """
-    points, seen_s = [], model.inputs.observed_s
-    by_gpus = sorted({int(candidate.gpus.sum()): candidate for candidate in reversed(fleets)}.items())
-    for done, (gpus, fleet) in enumerate(by_gpus, start=1):
+    by_gpus = {int(fleet.gpus.sum()): fleet for fleet in reversed(fleets)}
+    points: list[CurvePoint] = []
+    simulated = map_in_threads(partial(_simulate_fleet, model, layout), [by_gpus[gpus] for gpus in sorted(by_gpus)])
+    for done, points_of_fleet in enumerate(simulated, start=1):
         report_step(f"wait curve, fleet {done} of {len(by_gpus)}")
-        replays = replay_fleet(model, fleet)
-        draws = CURVE_DRAWS if len(replays) > 1 else SATURATED_DRAWS
-        waits_drawn, completions_drawn = model.draw_intervals(fleet, draws)
-        replays = [np.where(waits < seen_s, waits, np.inf) for waits in replays]  # longer ones are no start
-        allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
-        hours = gpus * seen_s / SECONDS_PER_HOUR
-        medians = model.summarize_replays(replays) / SECONDS_PER_MINUTE
-        for position, number in enumerate(model.sizes):
-            p95_min, completion_min, _, mean_min = (
-                float(value) if np.isfinite(value) else None for value in medians[:, position]
+        points += points_of_fleet
+    return points
+
+
+def _simulate_fleet(model: WaitModel, layout: str, fleet: NodeFleet) -> list[CurvePoint]:
+    """Simulate the waits of each job size on a fleet."""
+    points, gpus, seen_s = [], int(fleet.gpus.sum()), model.inputs.observed_s
+    replays = replay_fleet(model, fleet)
+    draws = CURVE_DRAWS if len(replays) > 1 else SATURATED_DRAWS
+    waits_drawn, completions_drawn = model.draw_intervals(fleet, draws)
+    replays = [np.where(waits < seen_s, waits, np.inf) for waits in replays]  # longer ones are no start
+    allocated = np.median([allocated_gpu_hours_after_waits(model, waits) for waits in replays])
+    hours = gpus * seen_s / SECONDS_PER_HOUR
+    medians = model.summarize_replays(replays) / SECONDS_PER_MINUTE
+    for position, number in enumerate(model.sizes):
+        p95_min, completion_min, _, mean_min = (
+            float(value) if np.isfinite(value) else None for value in medians[:, position]
+        )
+        low, high = (value if np.isfinite(value) else None for value in waits_drawn[:, position].tolist())
+        completion = (completion_min, *completions_drawn[:, position].tolist())
+        points.append(
+            CurvePoint(
+                layout, gpus, model.size_names[number], p95_min, low, high, mean_min, float(allocated / hours),
+                hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
+                *((None,) * 3 if mean_min is None else completion),
             )
-            low, high = (value if np.isfinite(value) else None for value in waits_drawn[:, position].tolist())
-            completion = (completion_min, *completions_drawn[:, position].tolist())
-            points.append(
-                CurvePoint(
-                    layout, gpus, model.size_names[number], p95_min, low, high, mean_min, float(allocated / hours),
-                    hours * DAYS_PER_WEEK * SECONDS_PER_DAY / seen_s,
-                    *((None,) * 3 if mean_min is None else completion),
-                )
-            )  # fmt: skip
+        )  # fmt: skip
     return points
 
 
@@ -554,4 +562,5 @@ def allocated_gpu_hours_after_waits(model: WaitModel, waits_s: Floats) -> float:
     inputs, waits = model.inputs, model.waits
     begin = waits.eligible_s + waits_s
     run_s = np.minimum(begin + inputs.requests.run_s, inputs.observed_s) - np.maximum(begin, 0.0)
-    return float(np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) @ inputs.gpus_by_job() / SECONDS_PER_HOUR)
+    gpu_s = np.where(np.isfinite(begin), np.maximum(run_s, 0.0), 0.0) * inputs.gpus_by_job()
+    return float(gpu_s.sum() / SECONDS_PER_HOUR)

@@ -383,7 +383,7 @@ def borrowed_hours(claims: Claims, entitled: Mapping[str, float]) -> pl.DataFram
         borrowed = np.repeat(above[of_borrower], (high - low)[of_borrower]) if rank else idle
         so_far = np.append(0.0, np.cumsum(borrowed * per_gpu))
         lent = np.bincount(tenant, deficit * (so_far[high] - so_far[low]), minlength=len(names))
-        lent[0] = borrowed @ (per_gpu * unclaimed)
+        lent[0] = (borrowed * per_gpu * unclaimed).sum()
         pairs = zip(names, lent / SECONDS_PER_HOUR, strict=True)
         rows += [(borrower, lender, hours) for lender, hours in pairs if hours > 0]
     schema = {"borrower": pl.String, "lender": pl.String, "gpu_hours": pl.Float64}

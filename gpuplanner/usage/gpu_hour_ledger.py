@@ -430,12 +430,13 @@ def hours_by_tenant(ledger: pl.DataFrame) -> pl.DataFrame:
     """
     hours = pl.col("gpu_hours")
     observed = pl.col("used") + pl.col("allocated_idle")
-    parts = {bucket: hours.filter(pl.col("bucket") == bucket).sum() for bucket in ALLOCATED_BUCKETS}
+    # Rounded, as the last digits of a sum depend on the number of threads.
+    parts = {bucket: hours.filter(pl.col("bucket") == bucket).sum().round(9) for bucket in ALLOCATED_BUCKETS}
     return (
         conform(ledger, Ledger, source="ledger")
         .filter(pl.col("bucket").cast(pl.String).is_in(ALLOCATED_BUCKETS))
         .group_by("tenant", maintain_order=True)
-        .agg(allocated_gpu_hours=hours.sum(), **parts)
+        .agg(allocated_gpu_hours=hours.sum().round(9), **parts)
         .with_columns(idle_share=pl.when(observed > 0).then(pl.col("allocated_idle") / observed))
         .with_columns(pl.when((observed > 0) | (pl.col("no_telemetry") == 0)).then(pl.col("used", "allocated_idle")))
         .sort("allocated_gpu_hours", "tenant", descending=[True, False])

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -86,6 +89,26 @@ def test_same_scenario_gives_the_same_bytes(study: Study, quick: Scenario):
         stage.forget()
     again = evaluate(quick, cache=False)
     assert again.to_json() == study.to_json()
+
+
+EVALUATION = """
+import hashlib
+from gpuplanner.core.scenario import Scenario
+from gpuplanner.decision.study_pipeline import evaluate
+study = evaluate(Scenario(month="2026-02", replications=2, policies="fewer_nodes"), cache=False)
+print(hashlib.sha256(study.to_json().encode()).hexdigest())
+"""
+
+
+@pytest.mark.long
+def test_a_study_has_the_same_bytes_with_any_number_of_threads_and_any_hash_seed(tmp_path):
+    digests = set()
+    for count in ("1", "2"):
+        threads = dict.fromkeys(("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS", "PYTHONHASHSEED"), count)
+        environment = os.environ | threads | {"GPUPLANNER_CACHE": str(tmp_path / count)}
+        command = [sys.executable, "-c", EVALUATION]
+        digests.add(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
+    assert len(digests) == 1
 
 
 def test_study_survives_its_folder(study: Study, tmp_path):
