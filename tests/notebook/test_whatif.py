@@ -93,6 +93,13 @@ def test_controls_start_at_the_recommendation(panel, quick, start):
     assert not panel.files.disabled
 
 
+def test_a_browser_keeps_the_fleet_size_of_uneven_nodes(quick, start):
+    uneven = dataclasses.replace(start.decision, gpus=47, fleet_gpus=47)
+    slider = WhatIf(quick, dataclasses.replace(start, decision=uneven)).controls["gpus"]
+    assert slider.value == 47
+    assert (slider.value - slider.min) % slider.step == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
