@@ -220,10 +220,40 @@ def find_shared_names(samples: pl.LazyFrame, names: pl.DataFrame | None) -> pl.D
     return pl.DataFrame({"name": shared_ids, "job_id": pl.Series(jobs, dtype=pl.String)})
 
 
+def count_named_devices(samples: pl.LazyFrame, names: pl.DataFrame | None = None) -> pl.DataFrame:
+    """Count the devices on which telemetry names each job: columns ``node``, ``kind``, ``job_id``, ``named``.
+
+    Parameters
+    ----------
+    samples : polars.LazyFrame
+        ``node``, ``gpu``, ``instance``, ``kind`` and ``job_id``, where telemetry names it; several joined by ``,``.
+    names : polars.DataFrame, optional
+        ``name``, ``job_id``: other names of jobs.
+
+    Examples
+    --------
+    >>> seen = pl.LazyFrame({"node": "n1", "gpu": [0, 1], "instance": None, "kind": "", "job_id": ["a,b", "a"]})
+    >>> count_named_devices(seen).sort("job_id").rows()
+    [('n1', '', 'a', 2), ('n1', '', 'b', 1)]
+    """
+    job = pl.col("job_id").cast(pl.String)
+    named = samples.select(*DEVICE_KEY, "kind", job).drop_nulls("job_id").unique().collect(engine="streaming")
+    if names is not None:
+        listed = names.unique("name").select("name", listed="job_id")
+        named = named.join(listed, left_on="job_id", right_on="name", how="left")
+        named = named.with_columns(job_id=pl.coalesce("listed", "job_id")).drop("listed")
+    of_jobs = named.with_columns(pl.col("job_id").str.split(JOB_SEPARATOR)).explode("job_id").unique()
+    return of_jobs.group_by("node", "kind", "job_id", maintain_order=True).agg(named=pl.len())
+
+
 def find_allocations(
-    devices: pl.DataFrame, jobs: pl.DataFrame, names: pl.DataFrame | None = None, until: datetime | None = None
+    devices: pl.DataFrame,
+    jobs: pl.DataFrame,
+    names: pl.DataFrame | None = None,
+    until: datetime | None = None,
+    named: pl.DataFrame | None = None,
 ) -> DeviceAllocations:
-    """Find which jobs were allocated the devices of telemetry.
+    """Find which jobs were allocated the devices of telemetry that name no job.
 
     A job alone on a node that requested devices of a kind (instances of a profile, or full GPUs), and as many as there
     are, has each of them. A partitioned GPU belongs to the jobs of its instances. Otherwise the list of jobs, which
@@ -239,6 +269,8 @@ def find_allocations(
         ``name``, ``job_id``: other names of jobs.
     until : datetime, optional
         End of the observation, up to which running jobs count [UTC].
+    named : polars.DataFrame, optional
+        Result of :func:`count_named_devices`.
 
     Returns
     -------
@@ -258,18 +290,18 @@ def find_allocations(
     [('n1.site', '77', 'whole_node'), ('n1.site', None, 'none')]
     """
     counts = devices.drop_nulls("kind").group_by("node", "kind").agg(devices=pl.len())
-    jobs_with_telemetry = jobs.filter(_has_telemetry(jobs, devices["node"]))
-    members = count_allocated_devices(jobs_with_telemetry, until)
-    node_pairs = _match_node_names(devices["node"].unique(), members["node"].unique())
-    groups = members.group_by("node", "kind", "at").agg(
-        jobs=pl.col("job_id").drop_nulls().len(), count=pl.col("count").sum(), one=pl.col("job_id").first()
+    groups = (
+        count_devices_on_nodes(jobs, devices, named, until)
+        .group_by("node", "kind", "at")
+        .agg(
+            jobs=pl.col("job_id").drop_nulls().len(),
+            count=pl.col("count").sum(),
+            one=pl.col("job_id").drop_nulls().first(),
+        )
     )
     is_certain = (pl.col("jobs") == 1) & (pl.col("count") + DEVICE_COUNT_TOLERANCE >= pl.col("devices"))
     spans = (
-        groups.join(node_pairs, on="node")
-        .drop("node")
-        .rename({"seen": "node"})
-        .join(counts, on=["node", "kind"])
+        groups.join(counts, on=["node", "kind"])
         .with_columns(
             holder=pl.when(is_certain).then("one"),
             evidence=pl.when(pl.col("jobs") == 0)
@@ -286,16 +318,40 @@ def find_allocations(
     return DeviceAllocations(devices, spans, aliases)
 
 
-def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
-    """Count the devices allocated to each job from an instant on, on nodes and of kinds that telemetry shows.
+def count_devices_on_nodes(
+    jobs: pl.DataFrame, devices: pl.DataFrame, named: pl.DataFrame | None = None, until: datetime | None = None
+) -> pl.DataFrame:
+    """Count the devices that name no job and are allocated to each job from an instant on.
 
-    Returns rows of :data:`ALLOCATED_COUNT_SCHEMA`, as :func:`count_allocated_devices` does.
+    Only nodes and kinds of device that telemetry shows count. A job that telemetry names on as many devices of a node
+    as it was allocated there has none of the others: an unlabelled GPU beside it is free, or of another job.
+
+    Parameters
+    ----------
+    jobs, until
+        As of :func:`count_allocated_devices`.
+    devices : polars.DataFrame
+        ``node`` and ``kind`` of the devices of telemetry.
+    named : polars.DataFrame, optional
+        Result of :func:`count_named_devices`.
+
+    Returns
+    -------
+    polars.DataFrame
+        Rows of :data:`ALLOCATED_COUNT_SCHEMA`, as of :func:`count_allocated_devices`.
     """
     plain_jobs = jobs.with_columns(pl.col("job_id", "node_list", "profile_requested").cast(pl.String))
-    members = count_allocated_devices(plain_jobs.filter(_has_telemetry(plain_jobs, devices["node"])))
+    members = count_allocated_devices(plain_jobs.filter(_has_telemetry(plain_jobs, devices["node"])), until)
     node_pairs = _match_node_names(devices["node"].unique(), members["node"].unique())
-    renamed_counts = members.join(node_pairs, on="node").drop("node").rename({"seen": "node"})
-    return renamed_counts.join(devices, on=["node", "kind"], how="semi").select(ALLOCATED_COUNT_SCHEMA.names())
+    counts = members.join(node_pairs, on="node").drop("node").rename({"seen": "node"})
+    counts = counts.join(devices, on=["node", "kind"], how="semi")
+    if named is not None:
+        left = pl.col("count") - pl.col("named").fill_null(0)
+        is_left = pl.col("job_id").is_not_null() & (left > DEVICE_COUNT_TOLERANCE)
+        counts = counts.join(named, on=["node", "kind", "job_id"], how="left").with_columns(
+            pl.when(is_left).then("job_id"), count=pl.when(is_left).then(left)
+        )
+    return counts.select(ALLOCATED_COUNT_SCHEMA.names())
 
 
 def short_node_name(node: pl.Expr) -> pl.Expr:
