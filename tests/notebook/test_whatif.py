@@ -618,6 +618,13 @@ def test_without_a_recommendation_the_panel_shows_what_to_add(quick):
     assert made.files.disabled
 
 
+def test_no_number_is_called_recommended_without_a_recommendation(quick, start):
+    decision = dataclasses.replace(start.decision, action="none", measures=())
+    panel = WhatIf(quick, dataclasses.replace(start, decision=decision))
+    assert panel.recommended.description == "Set to recommended (none)"
+    assert f"none recommended · {decision.fleet_gpus} today" in panel.notes_of_controls["gpus"]
+
+
 def test_hostile_names_stay_text(panel, start):
     row = dataclasses.replace(start.policies[0], policy=HOSTILE, reason=HOSTILE)
     decision = dataclasses.replace(start.decision, sentence=HOSTILE)
