@@ -11,7 +11,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_error_line, resolve_name
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
-from gpuplanner.simulator.simulation_run import simulate_requests, simulate_shared_requests
+from gpuplanner.simulator.simulation_run import simulate_shared_requests, simulate_starts
 from gpuplanner.simulator.simulation_state import Floats
 
 MAX_JOB_LIST_TIME_S = 1e12
@@ -290,7 +290,7 @@ def _find_starts(jobs: pl.DataFrame, nodes: int, gpus_per_node: int, queue: str)
     fleet = NodeFleet.of_full_gpus([gpus_per_node] * nodes)
     if queue != "fair":
         rule = {"fifo": "strict", "sjf": "strict", "pass": "pass", "backfill": "easy"}[queue]
-        return simulate_requests(requests, fleet, queue=rule, order=run_s if queue == "sjf" else None).start_s
+        return simulate_starts(requests, fleet, queue=rule, order=run_s if queue == "sjf" else None)
     team = jobs["tenant"].rank("dense").to_numpy().astype(np.int64) - 1
     groups = tuple(QuotaGroup() for _ in range(int(team.max()) + 1))
     sharing = Sharing(team, np.zeros(len(team), np.int64), groups, order="fair")
