@@ -74,6 +74,8 @@ def grave(found: Dataset) -> dict[str, int]:
         ("25-gangs/dump.json", {"H100-80GB-SXM5": 32}, 4392),
         ("25-gangs/dump.yaml", {"H100-80GB-SXM5": 32}, 4392),
         ("26-amd-cpx/single.json", {"MI300X": 8}, 180),
+        ("27-dra-extended-resource/dump.json", {"H100-80GB-SXM5": 4}, 23),
+        ("27-dra-extended-resource/mixed.json", {"H100-80GB-SXM5": 4, "L40S": 4}, 73),
     ],
 )
 def test_gpus_and_gpu_hours_are_those_counted_by_hand(
@@ -435,6 +437,31 @@ def test_an_extended_resource_stands_for_its_device_class(tmp_path: Path):
     by_name = pod("b", "n1", {"deviceclass.resource.kubernetes.io/gpu.nvidia.com": "1"})
     found = dump(tmp_path, RESOURCE | site, pod("a", "n1", {"site.example/big": "2", "rdma/hca": "1"}), by_name)
     assert found.provenance["gpu_hours"] == 30.0
+
+
+def extended(name: str, resource: str, expression: str) -> Json:
+    spec = {"extendedResourceName": resource, "selectors": [{"cel": {"expression": expression}}]}
+    return RESOURCE | {"kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+
+
+def test_the_claim_of_the_scheduler_counts_before_the_resource_that_it_covers(tmp_path: Path):
+    # Kubernetes 1.34, KEP-5004: the device of the claim is a MIG instance, which its class and resource leave open.
+    mig = {"type": "mig", "productName": "NVIDIA A100-SXM4-80GB", "profile": "3g.40gb", "parentUUID": "GPU-1"}
+    site = extended("site", "site.example/part", "device.driver == 'gpu.nvidia.com'")
+    claimed = {"extendedResourceClaimStatus": {
+        "resourceClaimName": "c", "requestMappings": [{"resourceName": "site.example/part", "requestName": "r"}]
+    }}  # fmt: skip
+    a = pod("a", "n1", {"site.example/part": "1", GPU: "1"}, status=claimed)
+    full = {"type": "gpu", "productName": "NVIDIA A100-SXM4-80GB", "uuid": "GPU-2"}
+    slices = devices("gpu.nvidia.com", mig, full)
+    found = dump(tmp_path, slices, site, claim("c", "site", ("gpu.nvidia.com", "d0")), a)
+    assert found.provenance["gpu_hours"] == pytest.approx(10 * (1 + 3 / 7))
+
+
+def test_an_extended_resource_of_parts_of_unknown_size_is_named(tmp_path: Path):
+    part = extended("part", "site.example/part", "device.attributes['gpu.nvidia.com'].type == 'mig'")
+    found = dump(tmp_path, part, pod("a", "n1", {"site.example/part": "1"}))
+    assert grave(found) == {"site.example/part is not read": 1, "number of GPUs not known": 1}
 
 
 @pytest.mark.parametrize(
