@@ -15,7 +15,7 @@ from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.hardware.gpu_model_names import parse_device_name
-from gpuplanner.ingest.chunked_tables import ChunkedRows
+from gpuplanner.ingest.chunked_tables import JOINED_PIECE_REASON, ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, Rows, raise_fault
 from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check, source_finding
@@ -510,7 +510,7 @@ def read_slurm(
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
         findings_of_reader=[cluster_finding] if len(clusters) > 1 else [],
-        harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON],
+        harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON, JOINED_PIECE_REASON],
         inventory=inventory,
         boards=boards,
         any_device=True,

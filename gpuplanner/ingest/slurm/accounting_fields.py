@@ -14,7 +14,7 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
-from gpuplanner.ingest.chunked_tables import ChunkedRows
+from gpuplanner.ingest.chunked_tables import JOINED_PIECE_REASON, ChunkedRows, join_run_pieces
 from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import SHARE_RESOURCES
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
@@ -386,8 +386,8 @@ def parse_resources(rows: Rows) -> Rows:
     return replace(rows, good=good).reject({f"GPUs: above {MAX_GPUS_PER_JOB}": too_many})
 
 
-ATTEMPT_NUMBER_SCHEMA = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
-"""Columns of :func:`number_attempts`: file and line of a row, and the number of its attempt."""
+ATTEMPT_NUMBER_SCHEMA = {"file": pl.UInt32(), "line": pl.UInt32(), "run_start": UTC_TIME_DTYPE, "attempt": pl.Int64()}
+"""Columns of :func:`number_attempts`: file and line of a row, start of its run, and the number of its attempt."""
 
 
 def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
@@ -403,16 +403,20 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``file``, ``line`` and ``attempt``, from 1; 0 for a row whose submission another row describes more fully.
+        ``file``, ``line``, ``run_start`` [UTC] and ``attempt``, from 1; 0 for a row whose submission another row
+        describes more fully, -1 for a piece that is joined to another row.
     """
     if rows.find_repeated_hashes("job_id").is_empty():
         return pl.DataFrame(schema=ATTEMPT_NUMBER_SCHEMA)
-    duplicates = rows.apply_steps().find_duplicates("job_id", ["submit_time", "start_time", "end_time"])
+    columns = ["submit_time", "start_time", "end_time", "gpus", "node_list"]
+    duplicates = join_run_pieces(rows.apply_steps().find_duplicates("job_id", columns), ["job_id"])
     # Of several rows of one submission, the one with an end is best, then the one with a start.
     known_times = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
+    known_times = pl.when(~pl.col("is_piece")).then(known_times).otherwise(-1)
     rank = known_times.rank("ordinal", descending=True).over("job_id", "submit_time")
     attempt = pl.col("submit_time").rank("dense").over("job_id")
-    return duplicates.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
+    number = pl.when("is_piece").then(-1).when(rank == 1).then(attempt).otherwise(0)
+    return duplicates.select("file", "line", run_start="start_time", attempt=number.cast(pl.Int64))
 
 
 JOBSTATS_COMMENT_PREFIX = "JS1:"
@@ -494,8 +498,16 @@ def join_gpu_use(
         With ``attempt``, ``sm_activity`` [0-1] and ``memory_peak_gib`` [GiB].
     """
     numbered_jobs = rows.good.join(attempts, on=["file", "line"], how="left", maintain_order="left")
-    rows = replace(rows, good=numbered_jobs.with_columns(pl.col("attempt").fill_null(1)))
-    rows = rows.reject({DUPLICATE_SUBMISSION_REASON: pl.col("attempt") == 0})
+    # The elapsed time of a joined run is that of its last piece alone.
+    is_joined = (pl.col("run_start") < pl.col("start_time")).fill_null(value=False)
+    numbered_jobs = numbered_jobs.with_columns(
+        pl.col("attempt").fill_null(1),
+        start_time=pl.coalesce("run_start", "start_time"),
+        elapsed_s=pl.when(~is_joined).then("elapsed_s"),
+    )
+    rows = replace(rows, good=numbered_jobs)
+    reasons = {DUPLICATE_SUBMISSION_REASON: pl.col("attempt") == 0, JOINED_PIECE_REASON: pl.col("attempt") == -1}
+    rows = rows.reject(reasons)
     names = rows.good.select(name="job_id_raw", job_id="job_id")
     job_name_frames.append(names.filter(pl.col("name") != pl.col("job_id")))
     use = _read_jobstats(rows.good)
