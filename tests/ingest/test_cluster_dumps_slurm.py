@@ -415,7 +415,7 @@ def test_jobstats_in_the_comment_is_measured_use(file: Callable[..., Path]):
         ("27-node-lists/nodes_conf.txt", 24),
         ("27-node-lists/slurm.conf", 24),
         ("27-node-lists/sinfo_ranges.txt", 40),
-        ("27-node-lists/scontrol_future.txt", 8),
+        ("27-node-lists/scontrol_future.txt", 4),  # a cloud node that does not run is no capacity
     ],
 )
 def test_node_lists_are_read(name: str, gpus: int, case: Unpack):

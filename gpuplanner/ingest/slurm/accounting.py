@@ -501,7 +501,7 @@ def read_slurm(
     rows.queue_steps(add_use)
 
     cluster_finding = source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
-    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
+    inventory, node_file, node_findings = (None, None, []) if nodes is None else read_inventory(nodes, boards)
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
     trace = assemble_jobs(
         rows,
@@ -509,7 +509,7 @@ def read_slurm(
         time_zone=zone,
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
-        findings_of_reader=[cluster_finding] if len(clusters) > 1 else [],
+        findings_of_reader=[*node_findings, *([cluster_finding] if len(clusters) > 1 else [])],
         harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON, JOINED_PIECE_REASON],
         inventory=inventory,
         boards=boards,
