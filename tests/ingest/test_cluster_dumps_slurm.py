@@ -497,6 +497,16 @@ def test_a_closed_node_is_out_of_service_since_the_date_of_its_reason(
     assert (undated in warned(found)) == (since is None and "DRAIN" in text)
 
 
+def test_events_name_lists_of_nodes_and_the_whole_cluster(case: Unpack):
+    found = read("auto", case("39-node-events/events.txt"), tz="UTC")
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_hours()
+    by_node = dict(found.table.group_by("node").agg(hours.sum()).iter_rows())
+    assert by_node == {"gcn1": 16, "gcn2": 12, "gcn04": 12}
+    severities = dict(found.quality.select("check", "severity").iter_rows())
+    assert severities.pop("rejected: event of the whole cluster") == "info"
+    assert set(severities) == {"rejected: node: no name, and not such as n[1-4]", "rejected: state: missing"}
+
+
 def test_a_node_whose_gpus_are_shared_is_never_released(file: Callable[..., Path], tmp_path: Path):
     day = "ling|COMPLETED|2026-03-{0:02d}T08:00:00|2026-03-{0:02d}T08:00:00|2026-03-{0:02d}T20:00:00"
     rows = "".join(
