@@ -294,6 +294,24 @@ def test_steps_state_the_measured_use_of_their_job(case: Unpack):
     assert found.jobs["sm_activity"].null_count() == 0
 
 
+def test_a_mean_over_tasks_counts_for_all_tasks_of_a_step(case: Unpack, file: Callable[..., Path]):
+    text = case("40-use-per-task/sacct.txt").read_text()
+    found = read("slurm", file(text), tz="UTC")
+    assert found.jobs.sort("job_id")["sm_activity"].to_list() == pytest.approx([0.8, 0.95, 0.5])
+    assert found.jobs.sort("job_id")["memory_peak_gib"].to_list() == [70.0, None, None]
+    assert warned(found) == {}
+    # Of an unknown number of tasks the use of no GPU follows: it is missing, not zero.
+    without_tasks = re.sub(r"\|[^|\n]*$", "", text, flags=re.MULTILINE)
+    found = read("slurm", file(without_tasks), tz="UTC")
+    assert found.jobs["sm_activity"].null_count() == 3
+    unread = found.quality.filter(pl.col("check").str.starts_with("GPU use of steps"))
+    assert unread.select("severity", "rows").rows() == [("warning", without_tasks.count("gpuutil="))]
+    # Where both are given, the total counts.
+    totals = {"JobID": "TRESUsageInTot", "1001.batch": "gres/gpuutil=40", "1001.extern": "gres/gpuutil=0"}
+    both = "".join(f"{line}|{totals.get(line.split('|')[0], '')}\n" for line in without_tasks.splitlines())
+    assert read("slurm", file(both), tz="UTC").jobs.filter(job_id="1001")["sm_activity"].to_list() == [0.4]
+
+
 def test_clusters_of_one_file_are_told_apart(case: Unpack):
     found = read("slurm", case("05-two-clusters-one-dump/sacct.txt"), tz="UTC")
     assert found.jobs["attempt"].unique().to_list() == [1]

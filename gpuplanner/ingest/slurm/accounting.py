@@ -342,7 +342,10 @@ def _value_at(job: Mapping[str, Any], path: str, default: object = None) -> Any:
 FIELD_BY_SACCT_COLUMN = source_columns("sacct")
 """Field of sacct → column that it is read into; Account is the tenant, QOS the tier, WCKey the project."""
 
-PARSED_TEXT_COLUMNS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
+PARSED_TEXT_COLUMNS = (
+    *("slurm_state", "submit", "eligible", "start", "end", "elapsed"),
+    *("tres_used", "tres_used_mean", "tasks"),
+)
 """Text columns of sacct rows that are dropped once they are parsed."""
 
 REQUIRED_FIELD_GROUPS = (
@@ -501,6 +504,8 @@ def read_slurm(
     rows.queue_steps(add_use)
 
     cluster_finding = source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
+    unread_steps = sum(steps["percent"].null_count() for steps in step_use_frames)
+    use_finding = source_finding("slurm: use a task", unread_steps, "TRESUsageInAve", command=export_command("sacct"))
     inventory, node_file, node_findings = (None, None, []) if nodes is None else read_inventory(nodes, boards)
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
     trace = assemble_jobs(
@@ -509,7 +514,11 @@ def read_slurm(
         time_zone=zone,
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
-        findings_of_reader=[*node_findings, *([cluster_finding] if len(clusters) > 1 else [])],
+        findings_of_reader=[
+            *node_findings,
+            *([cluster_finding] if len(clusters) > 1 else []),
+            *([use_finding] if unread_steps else []),
+        ],
         harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON, JOINED_PIECE_REASON],
         inventory=inventory,
         boards=boards,

@@ -437,30 +437,36 @@ def read_step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
     Parameters
     ----------
     rows : polars.DataFrame
-        Rows of jobs and steps with TRESUsageInTot as ``tres_used``.
+        Rows of jobs and steps with TRESUsageInTot as ``tres_used``, or TRESUsageInAve, its mean over the tasks of a
+        step, as ``tres_used_mean`` and their number as ``tasks``.
 
     Returns
     -------
     list of polars.DataFrame
-        One frame with ``cluster``, ``job_id``, ``percent`` (utilization summed over GPUs) [%], ``gib`` (memory) [GiB]
-        and ``seconds`` (run time) [s]; an empty list if Slurm measured nothing.
+        One frame with ``cluster``, ``job_id``, ``percent`` (utilization summed over GPUs, null for a mean over an
+        unknown number of tasks) [%], ``gib`` (memory) [GiB] and ``seconds`` (run time) [s]; an empty list if Slurm
+        measured nothing.
 
     References
     ----------
-    SchedMD, sacct(1): TRESUsageInTot; SchedMD/slurm src/plugins/gpu/nvml: gpu_p_usage_read sums over devices.
+    SchedMD, sacct(1): TRESUsageInTot, TRESUsageInAve, NTasks; SchedMD/slurm src/plugins/gpu/nvml: gpu_p_usage_read
+    sums over devices.
     """
-    if rows["tres_used"].null_count() == rows.height:
-        return []
-    usage_text = pl.col("tres_used")
+    usage_text = pl.coalesce("tres_used", "tres_used_mean")
     steps = rows.filter(pl.col("job_id").str.contains(".", literal=True), usage_text.str.contains("gres/gpuutil="))
+    if steps.is_empty():
+        return []
+    n_tasks = (
+        pl.when(pl.col("tres_used").is_not_null()).then(1.0).otherwise(pl.col("tasks").cast(pl.Float64, strict=False))
+    )
     memory = usage_text.str.extract_groups(r"gres/gpumem=(\d+(?:\.\d+)?)([KMGT]?)")
     unit = memory.struct.field("2").replace_strict(GIB_PER_TRES_MEMORY_UNIT, default=None, return_dtype=pl.Float64)
     return [
         steps.select(
             "cluster",
             job_id=pl.col("job_id").str.extract(r"^([^.]+)\."),
-            percent=usage_text.str.extract(r"gres/gpuutil=(\d+(?:\.\d+)?)").cast(pl.Float64),
-            gib=memory.struct.field("1").cast(pl.Float64) * unit,
+            percent=usage_text.str.extract(r"gres/gpuutil=(\d+(?:\.\d+)?)").cast(pl.Float64) * n_tasks,
+            gib=memory.struct.field("1").cast(pl.Float64) * unit * n_tasks,
             seconds=pl.coalesce("elapsed_s", parse_duration_s(pl.col("elapsed"))),
         )
     ]
@@ -518,7 +524,8 @@ def join_gpu_use(
         # get the use of their steps, and only jobs of one GPU its memory.
         run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
         jobs = rows.good.select("job_id", "gpus", "attempt", run_s=run_s)
-        gpu_busy_s = (pl.col("percent") * pl.col("seconds")).sum() / 100.0
+        is_measured = pl.col("percent").is_not_null().all()
+        gpu_busy_s = pl.when(is_measured).then((pl.col("percent") * pl.col("seconds")).sum() / 100.0)
         use_by_job = steps.group_by("job_id").agg(busy_s=gpu_busy_s, gib=pl.col("gib").max())
         is_attributable = (pl.len().over("job_id") == 1) & (pl.col("attempt") == 1) & (pl.col("gpus") >= 1)
         is_attributable &= ~rows.good["devices"].str.contains(r"\dg\.").fill_null(value=False)
