@@ -13,6 +13,7 @@ import pytest
 from gpuplanner.decision.data_correction import find_correction
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.kubernetes.node_labels import read_gpu_register
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.ingest.source_registry import read
 
@@ -74,6 +75,7 @@ def grave(found: Dataset) -> dict[str, int]:
         ("25-gangs/dump.json", {"H100-80GB-SXM5": 32}, 4392),
         ("25-gangs/dump.yaml", {"H100-80GB-SXM5": 32}, 4392),
         ("26-amd-cpx/single.json", {"MI300X": 8}, 180),
+        ("28-volcano-register/dump.json", {"A100-80GB": 2}, 7),
         ("27-dra-extended-resource/dump.json", {"H100-80GB-SXM5": 4}, 23),
         ("27-dra-extended-resource/mixed.json", {"H100-80GB-SXM5": 4, "L40S": 4}, 73),
     ],
@@ -491,6 +493,21 @@ def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     found = dump(tmp_path, pod("a", "n1", {GPU: "2"}))
     assert found.provenance["gpu_hours"] == 20.0
     assert grave(found) == {doubt("no node in the dump"): 1}
+
+
+@pytest.mark.parametrize(
+    ("entry", "gpu_type"),
+    [
+        # volcano-sh/devices: with and without a mode behind the health of the GPU; HAMi has percent of compute.
+        ("10,81920,NVIDIA-A100-SXM4-80GB,true,hami-core", "NVIDIA-A100-SXM4-80GB"),
+        ("10,81920,NVIDIA-NVIDIA A100-SXM4-80GB,true", "NVIDIA-NVIDIA A100-SXM4-80GB"),
+        ("10,81920,100,NVIDIA-A100-SXM4-80GB,0,true,0,hami-core", "NVIDIA-A100-SXM4-80GB"),
+        ("10,81920", None),
+    ],
+)
+def test_the_register_of_a_device_plugin_names_its_type(entry: str, gpu_type: str | None):
+    annotations = {"volcano.sh/node-vgpu-register": f"GPU-1,{entry}:GPU-2,{entry}:"}
+    assert read_gpu_register(annotations) == (None if gpu_type is None else (2, 81920, gpu_type))
 
 
 HALF_T4 = {GPU: "1", "nvidia.com/gpumem": "8192"}

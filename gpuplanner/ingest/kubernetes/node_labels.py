@@ -309,7 +309,7 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
     References
     ----------
     Project-HAMi/HAMi, docs/develop/protocol.md@12b5870b (fields joined by commas, GPUs by colons); Project-HAMi
-    website pull request 835 (JSON since). The memory is that of the GPU times ``deviceMemoryScaling``, of which
+    website pull request 835 (JSON since); volcano-sh/volcano, devices/nvidia/vgpu, decodeNodeDevices. The memory is that of the GPU times ``deviceMemoryScaling``, of which
     requests are fractions.
 
     Examples
@@ -330,7 +330,8 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
             gpus = {str(entry.get("id", number)): (int(entry["devmem"]), entry.get("type")) for number, entry in listed}
         else:
             fields = [entry.split(",") for entry in register.strip(":").split(":")]
-            gpus = {entry[0]: (int(entry[2]), entry[4]) for entry in fields}
+            # HAMi lists percent of compute before the type, Volcano does not.
+            gpus = {entry[0]: (int(entry[2]), entry[4 if entry[3].isdigit() else 3]) for entry in fields}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     memory_mib = {mib for mib, _ in gpus.values()}
