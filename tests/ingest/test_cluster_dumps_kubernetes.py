@@ -495,6 +495,21 @@ def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     assert grave(found) == {doubt("no node in the dump"): 1}
 
 
+@pytest.mark.parametrize(("count", "gpus", "doubts"), [("6", 8, 1), ("8", 8, 0), ("9", 9, 0)])
+def test_instances_count_on_the_gpus_that_they_take_where_a_label_is_stale(
+    count: str, gpus: int, doubts: int, tmp_path: Path
+):
+    # NVIDIA/mig-parted: gpu.count of gpu-feature-discovery lags behind a change from mixed to other layouts.
+    capacity = {GPU: "6", "nvidia.com/mig-1g.18gb": "7", "nvidia.com/mig-3g.71gb": "2"}
+    labels = {f"{GPU}.product": "NVIDIA-H200", f"{GPU}.count": count}
+    found = dump(tmp_path, node("n1", labels, capacity), pod("a", "n1", {"nvidia.com/mig-3g.71gb": "1"}))
+    assert installed(found) == {"H200-141GB": gpus}
+    contradicting = found.quality.filter(check=doubt("other counts"))
+    assert contradicting.height == doubts
+    assert all("the first number counts as installed" in text for text in contradicting["effect"])
+    assert all("that need 8 GPUs on 6 GPUs" in text for text in contradicting["example"])
+
+
 @pytest.mark.parametrize(
     ("entry", "gpu_type"),
     [
