@@ -26,6 +26,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEXT
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.installed_capacity import find_installed
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]
@@ -401,6 +402,20 @@ def test_a_whole_job_on_a_partitioned_fleet_is_counted_and_named(case: Unpack, t
     found = together(tmp_path, case(f"{name}/mixed.txt"), case(f"{name}/nodes2.txt"))
     assert found.provenance["gpu_hours"] == pytest.approx(10.0 + 2 * 10.0 * 3 / 7)
     assert list(warned(found)) == ["1 job asks for a whole A100-40GB; no GPU is whole today"]
+
+
+def test_jobs_on_one_model_show_the_nodes_of_a_job_on_two(case: Unpack, file: Callable[..., Path]):
+    text = case("41-job-of-two-models/sacct.txt").read_text()
+    begin, end = (datetime(2026, 4, day, tzinfo=UTC) for day in (1, 2))
+    found = read("slurm", file(text), tz="UTC")
+    assert found.provenance["gpu_hours"] == 12.0
+    fleet = find_installed(found, begin, end)
+    assert fleet.inventory.select("node", "gpu_model", "gpus").rows() == [("gx1", "a100", 2), ("gx2", "v100", 1)]
+    assert fleet.words == ("a100", "v100")
+    # Without other jobs each of its nodes may have either model, and is named with each once.
+    alone = "".join(text.splitlines(keepends=True)[:2])
+    fleet = find_installed(read("slurm", file(alone), tz="UTC"), begin, end)
+    assert set(fleet.inventory["gpu_model"]) == {"a100|v100"}
 
 
 def test_two_dies_of_mi250x_are_a_board(case: Unpack):
