@@ -493,7 +493,6 @@ UNIQUE_COLUMNS_BY_TABLE = {
     "quotas": ("pool", "day"),
     "gauges": ("subject", "metric", "kind", "time"),
     "distributions": ("series",),
-    "job_states": ("job_id",),
     "out_of_service": ("node", "start_time"),
     "queue_quotas": ("tenant", "flavor", "resource"),
     "charges": ("ProviderName", "BillingAccountId", "BillingPeriodStart"),

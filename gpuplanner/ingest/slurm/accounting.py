@@ -18,7 +18,7 @@ from gpuplanner.hardware.gpu_model_names import parse_device_name
 from gpuplanner.ingest.chunked_tables import JOINED_PIECE_REASON, ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, Rows, raise_fault
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check, source_finding
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, source_check, source_finding
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -528,58 +528,3 @@ def read_slurm(
     )
     names = pl.concat(job_name_frames).unique("name", maintain_order=True).sort("name")
     return trace.with_tables(job_names=names if names.height else None)
-
-
-FIELD_BY_JOB_STATE_COLUMN = source_columns("slurm_states")
-"""Field of sacct output without times → column of the table ``job_states``."""
-
-STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
-"""Provenance note of a list of job states: how to export the jobs with times and GPUs."""
-
-
-def _is_state_list(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file have job ids and states of Slurm, and no times."""
-    has_times = any(has_header_columns([name], "|")(lines) for name in ("Submit", "Eligible", "Start", "End"))
-    return has_header_columns(("JobID", "State"), "|")(lines) and not has_times
-
-
-@register_sniffer(_is_state_list)
-def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read the job states of sacct output that has no times, such as that of a plain ``sacct --parsable2``.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files with the fields JobID and State.
-
-    Returns
-    -------
-    Dataset
-        With the table ``job_states``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "sacct.txt"
-    ...     _ = path.write_text("JobID|Account|State\n7|vision|COMPLETED\n7.batch|vision|COMPLETED\n")
-    ...     read_slurm_states([path]).table.select("job_id", "tenant", "state").rows()
-    [('7', 'vision', 'COMPLETED')]
-    """
-    rows = read_rows(paths, FIELD_BY_JOB_STATE_COLUMN, source="slurm-states", dialect=PIPE_DIALECT)
-    rows = rows.reject({"step of a job": pl.col("job_id").str.contains(".", literal=True)})
-    rows = map_states(rows)
-    return assemble_table(
-        rows,
-        "job_states",
-        source="slurm-states",
-        sort_columns=["job_id"],
-        row_word="job",
-        findings=[Finding("no times", "warning", rows.good.height, STATES_ONLY_NOTE, "")],
-        totals={
-            f"jobs_{name.lower()}": (pl.col("state") == name).sum()
-            for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "RUNNING", "PENDING")
-        },
-        span_columns=(),
-        notes=[STATES_ONLY_NOTE],
-    )

@@ -60,6 +60,12 @@ MIN_SACCT_HEADER_NAMES = 3
 SLURM_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
 """A time as sacct prints it: ISO with or without an offset, or epoch seconds."""
 
+HEADERLESS_STATE_PATTERN = re.compile(rf"\|(?:{'|'.join(SLURM_STATES)})\b[^|]*(?:\||$)")
+"""State of a job between the delimiters of sacct, as in a row of a file without header line."""
+
+HEADERLESS_TRES_PATTERN = re.compile(r"(?:^|\|)(?:[\w/:.]+=[^|,=]+,)*(?:cpu|billing|gres/gpu)=\d")
+"""TRES between the delimiters of sacct, as in a row of a file without header line."""
+
 SLURM_JSON_PATTERN = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
 """Field by which JSON text is recognised as a list of Slurm jobs."""
 
@@ -220,6 +226,7 @@ def looks_like_sacct(lines: Sequence[str]) -> bool:
         any(has_header_columns([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw"))
         or len(header & SACCT_HEADER_NAMES) >= MIN_SACCT_HEADER_NAMES
         or detect_fields(lines) is not None
+        or (HEADERLESS_STATE_PATTERN.search(lines[0]) and HEADERLESS_TRES_PATTERN.search(lines[0])) is not None
     )
 
 
