@@ -142,6 +142,8 @@ SACCT_LINE = export_command("sacct")
         ("19-pbs-accounting/20260316", ["PBS", JOB_TABLE_COLUMNS_TEXT, "'PBS'"]),
         ("20-htcondor/history.json", ["condor_history", JOB_TABLE_COLUMNS_TEXT, "'HTCondor'"]),
         ("21-lsf-bjobs-json/bjobs.json", ["bjobs", JOB_TABLE_COLUMNS_TEXT, "'LSF'"]),
+        ("42-other-tools/qstat.json", ["qstat of PBS", JOB_TABLE_COLUMNS_TEXT, "'PBS'"]),
+        ("42-other-tools/flux.json", ["flux jobs", JOB_TABLE_COLUMNS_TEXT, "'Other schedulers'"]),
         ("22-sreport/sreport_p.txt", ["sreport", "names no job", SACCT_LINE]),
         ("26-scontrol-show-job/jobs.txt", ["scontrol show job", SACCT_LINE]),
         ("30-tools-dumps/meta.json", ["ClusterCockpit", JOB_TABLE_COLUMNS_TEXT]),
