@@ -431,7 +431,7 @@ def join_run_pieces(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     run_keys = [*keys, "run", pl.col("end_time").is_null()]
     is_cut = (pl.col("start_time").n_unique().over(run_keys) > 1) & pl.col("end_time").is_not_null()
     is_piece = is_cut & (pl.col("end_time").rank("ordinal", descending=True).over(run_keys) > 1)
-    first_start = pl.when(is_cut).then(pl.col("start_time").min().over(run_keys)).otherwise("start_time")
+    joined = {"start_time": pl.col("start_time").min().over(run_keys)}
     runs = ordered.with_columns(run=(~is_adjoining).cum_sum().over(keys))
     if {"sm_activity", "memory_peak_gib"} <= set(rows.columns):
         run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
@@ -439,13 +439,9 @@ def join_run_pieces(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
         measured_s = pl.when(is_first & pl.col("sm_activity").is_not_null()).then(run_s)
         busy_s = (pl.col("sm_activity") * measured_s).sum().over(run_keys)
         activity = (busy_s / measured_s.sum().over(run_keys)).fill_nan(None)
-        runs = runs.with_columns(
-            sm_activity=pl.when(is_cut).then(activity).otherwise("sm_activity"),
-            memory_peak_gib=pl.when(is_cut)
-            .then(pl.col("memory_peak_gib").max().over(run_keys))
-            .otherwise("memory_peak_gib"),
-        )
-    return runs.with_columns(start_time=first_start, is_piece=is_piece).drop("run")
+        joined |= {"sm_activity": activity, "memory_peak_gib": pl.col("memory_peak_gib").max().over(run_keys)}
+    columns = {name: pl.when(is_cut).then(value).otherwise(name) for name, value in joined.items()}
+    return runs.with_columns(is_piece=is_piece, **columns).drop("run")
 
 
 MAX_PARQUET_ROW_GROUP_ROWS = 1 << 18

@@ -38,7 +38,13 @@ from gpuplanner.ingest.slurm.accounting_fields import (
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
-from gpuplanner.ingest.source_fields import Dialect, seconds_to_duration, source_columns, validate_time_zone
+from gpuplanner.ingest.source_fields import (
+    Dialect,
+    seconds_to_duration,
+    source_columns,
+    source_values,
+    validate_time_zone,
+)
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_table
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_item_records, read_row_blocks, read_rows
@@ -137,22 +143,13 @@ START_REPAIRED_COLUMN = "start repaired"
 FROM_SQUEUE_COLUMN = "shown by squeue"
 """Column that marks jobs of ``squeue --json``, which shows the jobs that are pending or running at one moment."""
 
-SACCT_JSON_KEY_BY_FIELD = {
-    **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
-    **{"Partition": "partition", "NodeList": "nodes", "Cluster": "cluster"},
-}
+SACCT_JSON_KEY_BY_FIELD = source_values("sacct json")
 """Field of sacct's text output → key of that text in a job of ``sacct --json``."""
 
-SONAR_JSON_KEY_BY_FIELD = {
-    **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
-    **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
-}
+SONAR_JSON_KEY_BY_FIELD = source_values("sonar json")
 """Field of sacct's text output → key of that text in a job of NordicHPC Sonar."""
 
-SQUEUE_JSON_KEY_BY_FIELD = {
-    **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
-    **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
-}
+SQUEUE_JSON_KEY_BY_FIELD = source_values("squeue json")
 """Field of sacct's text output → key of that text in a job of ``squeue --json``."""
 
 SQUEUE_JSON_KEY_BY_TIME_FIELD = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
@@ -503,10 +500,12 @@ def read_slurm(
     )
     rows.queue_steps(add_use)
 
-    cluster_finding = source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
-    unread_steps = sum(steps["percent"].null_count() for steps in step_use_frames)
-    use_finding = source_finding("slurm: use a task", unread_steps, "TRESUsageInAve", command=export_command("sacct"))
-    inventory, node_file, node_findings = (None, None, []) if nodes is None else read_inventory(nodes, boards)
+    inventory, node_file, findings = (None, None, []) if nodes is None else read_inventory(nodes, boards)
+    if len(clusters) > 1:
+        findings.append(source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters))))
+    if unread_steps := sum(steps["percent"].null_count() for steps in step_use_frames):
+        command = export_command("sacct")
+        findings.append(source_finding("slurm: use a task", unread_steps, "TRESUsageInAve", command=command))
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
     trace = assemble_jobs(
         rows,
@@ -514,11 +513,7 @@ def read_slurm(
         time_zone=zone,
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
-        findings_of_reader=[
-            *node_findings,
-            *([cluster_finding] if len(clusters) > 1 else []),
-            *([use_finding] if unread_steps else []),
-        ],
+        findings_of_reader=findings,
         harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON, JOINED_PIECE_REASON],
         inventory=inventory,
         boards=boards,

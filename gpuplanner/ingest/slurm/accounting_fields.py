@@ -20,7 +20,13 @@ from gpuplanner.ingest.gpu_model_resolution_and_node_lists import SHARE_RESOURCE
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.quality_report import Check, source_check
 from gpuplanner.ingest.source_definition import has_header_columns
-from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
+from gpuplanner.ingest.source_fields import (
+    UTC_TIME_DTYPE,
+    convert_to_utc,
+    map_unique_texts,
+    seconds_to_duration,
+    source_values,
+)
 from gpuplanner.ingest.typed_row_reader import looks_like_json
 
 SLURM_STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
@@ -32,20 +38,7 @@ SLURM_NULL_TEXTS = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
 SLURM_UNSET_NUMBERS = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
 """Slurm's numbers NO_VAL (not set) and INFINITE (unlimited), 32 and 64 bit."""
 
-SONAR_SACCT_FIELDS = (
-    "JobID|JobIDRaw|User|Account|State|Start|End|AveCPU|AveDiskRead|AveDiskWrite|AveRSS|AveVMSize|ElapsedRaw"
-    "|ExitCode|Layout|MaxRSS|MaxVMSize|MinCPU|ReqCPUS|ReqMem|ReqNodes|Reservation|Submit|Suspended|SystemCPU"
-    "|TimelimitRaw|UserCPU|NodeList|Partition|AllocTRES|Priority|JobName"
-)
-"""Fields that NordicHPC Sonar requests from sacct, without a header line."""
-
-XDMOD_SACCT_FIELDS = (
-    "JobID|JobIDRaw|Cluster|Partition|QOS|Account|Group|GID|User|UID|Submit|Eligible|Start|End|Elapsed|ExitCode"
-    "|State|NNodes|NCPUS|ReqCPUS|ReqMem|ReqTRES|AllocTRES|Timelimit|NodeList|JobName"
-)
-"""Fields that Open XDMoD requests from sacct, without a header line."""
-
-HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in (SONAR_SACCT_FIELDS, XDMOD_SACCT_FIELDS))
+HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in source_values("sacct without header").values())
 """Field names of the programs that run sacct without a header line."""
 
 SACCT_HEADER_NAMES = frozenset(
@@ -419,8 +412,7 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
     duplicates = join_run_pieces(rows.apply_steps().find_duplicates("job_id", columns), ["job_id"])
     # Of several rows of one submission, the one with an end is best, then the one with a start.
     known_times = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
-    known_times = pl.when(~pl.col("is_piece")).then(known_times).otherwise(-1)
-    rank = known_times.rank("ordinal", descending=True).over("job_id", "submit_time")
+    rank = pl.when(~pl.col("is_piece")).then(known_times).rank("ordinal", descending=True).over("job_id", "submit_time")
     attempt = pl.col("submit_time").rank("dense").over("job_id")
     number = pl.when("is_piece").then(-1).when(rank == 1).then(attempt).otherwise(0)
     return duplicates.select("file", "line", run_start="start_time", attempt=number.cast(pl.Int64))
