@@ -174,10 +174,6 @@ class Distributions(TableSchema):
     """One point of a cumulative distribution that a source publishes instead of jobs; it has no time."""
 
 
-class JobStates(TableSchema):
-    """One job of a source without times: what it requested and its end state; no GPU-hours follow from it."""
-
-
 class Charges(TableSchema):
     """One charge line of a bill, with the column names of FOCUS; own fields begin with ``x_``."""
 
@@ -207,7 +203,7 @@ class NodeDumps(TableSchema):
 
 
 READER_SCHEMAS: tuple[type[dy.Schema], ...] = (
-    *(Requests, Serving, Occupancy, Quotas, Gauges, Distributions, JobStates),
+    *(Requests, Serving, Occupancy, Quotas, Gauges, Distributions),
     *(Charges, Processes, Coverage, JobNames, QueueQuotas, OutOfService, NodeDumps),
 )
 """Tables that readers produce besides :data:`OWN_SCHEMAS`."""

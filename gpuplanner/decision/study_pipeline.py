@@ -124,8 +124,6 @@ def summarize_dataset(data: str) -> DatasetSummary:
     columns = ["tenant", "start_time", "end_time", "state", "gpus", "gpu_model", "quarantined"]
     dataset = open_dataset(data_folder(data), columns=columns)
     source_facts = dataset.source_facts
-    if "jobs" not in dataset.tables and "job_states" in dataset.tables:
-        return DatasetSummary(source_facts.source, 0, 0, 0, 0, 0.0, None, (), None, REASON_NO_RUN_TIMES)
     jobs = drop_quarantined(dataset.jobs)
     inventory = dataset.inventory
     rows = max(source_facts.rows_in, dataset.jobs.height, 1)

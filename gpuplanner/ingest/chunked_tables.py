@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -387,6 +387,61 @@ class ChunkedRows:
         hashes = np.concatenate([table[key].hash().to_numpy() for table in self.good.tables([key])])
         hashes.sort()
         return pl.Series(np.unique(hashes[1:][hashes[1:] == hashes[:-1]]), dtype=pl.UInt64)
+
+
+MAX_PIECE_GAP = timedelta(seconds=60)
+"""Longest time between two pieces of one run, as daily exports end at 00:00, 23:59:59 or 23:59."""
+
+JOINED_PIECE_REASON = "part of a run that exports divide by day (sacct --truncate): joined to one job"
+"""Reject reason of the rows of a run that its last piece stands for."""
+
+
+def join_run_pieces(rows: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
+    """Join the parts of a run that daily or monthly exports end at their bounds, such as ``sacct --truncate``.
+
+    Parts agree in key, submission, GPUs and nodes, start at different times, and adjoin or overlap. The row that ends
+    last stands for the run: it gets the start of the first, and the use that was measured in all of them.
+
+    Parameters
+    ----------
+    rows : polars.DataFrame
+        Rows with columns of the table of jobs, of which several may be of one run.
+    key : sequence of str
+        Columns that identify a run together with its submission.
+
+    Returns
+    -------
+    polars.DataFrame
+        The rows with ``is_piece``: whether another row stands for it.
+
+    Examples
+    --------
+    >>> days = [datetime(2026, 4, day, tzinfo=UTC) for day in (1, 2, 3)]
+    >>> about = {"job_id": "7", "submit_time": days[0], "gpus": 2.0, "node_list": "n1"}
+    >>> pieces = pl.DataFrame([about | {"start_time": days[i], "end_time": days[i + 1]} for i in (0, 1)])
+    >>> joined = join_run_pieces(pieces, ["job_id"])
+    >>> joined.select(pl.col("start_time").dt.day(), pl.col("end_time").dt.day(), "is_piece").rows()
+    [(1, 2, True), (1, 3, False)]
+    """
+    keys = [*key, "submit_time", "gpus", "node_list"]
+    ordered = rows.sort("start_time", "end_time", maintain_order=True)
+    previous_end = pl.col("end_time").cum_max().shift().over(keys)
+    is_adjoining = (pl.col("start_time") - previous_end <= MAX_PIECE_GAP).fill_null(value=False)
+    # A row without an end is of a run that has not ended, which no bound has cut.
+    run_keys = [*keys, "run", pl.col("end_time").is_null()]
+    is_cut = (pl.col("start_time").n_unique().over(run_keys) > 1) & pl.col("end_time").is_not_null()
+    is_piece = is_cut & (pl.col("end_time").rank("ordinal", descending=True).over(run_keys) > 1)
+    joined = {"start_time": pl.col("start_time").min().over(run_keys)}
+    runs = ordered.with_columns(run=(~is_adjoining).cum_sum().over(keys))
+    if {"sm_activity", "memory_peak_gib"} <= set(rows.columns):
+        run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
+        is_first = pl.struct("start_time", "end_time").is_first_distinct().over(run_keys)
+        measured_s = pl.when(is_first & pl.col("sm_activity").is_not_null()).then(run_s)
+        busy_s = (pl.col("sm_activity") * measured_s).sum().over(run_keys)
+        activity = (busy_s / measured_s.sum().over(run_keys)).fill_nan(None)
+        joined |= {"sm_activity": activity, "memory_peak_gib": pl.col("memory_peak_gib").max().over(run_keys)}
+    columns = {name: pl.when(is_cut).then(value).otherwise(name) for name, value in joined.items()}
+    return runs.with_columns(is_piece=is_piece, **columns).drop("run")
 
 
 MAX_PARQUET_ROW_GROUP_ROWS = 1 << 18

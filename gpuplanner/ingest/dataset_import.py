@@ -618,7 +618,7 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
     Raises
     ------
     TraceFormatError
-        If there is no table of jobs or job states.
+        If there is no table of jobs.
 
     Examples
     --------
@@ -627,7 +627,7 @@ def require_jobs(table_names: Iterable[str], files: Sequence[str | Path], folder
         ...
     gpuplanner.core.errors.TraceFormatError: start: expected a list of jobs; got inventory in 'nodes.txt'. Add ...
     """
-    if {"jobs", "job_states"} & set(table_names):
+    if "jobs" in table_names:
         return
     names_text = examples([printable_file_name(path) for path in files])
     given_tables = list(table_names)

@@ -17,7 +17,13 @@ from gpuplanner._version import __version__
 from gpuplanner.core.errors import NAME_SOURCE_FIX, TraceFormatError, printable_file_name
 from gpuplanner.core.schema_checks import check_table, conform, filter_rows
 from gpuplanner.core.schemas import TABLES, Jobs
-from gpuplanner.ingest.chunked_tables import ORDERED_CHUNK_ROWS, ChunkedRows, write_chunks
+from gpuplanner.ingest.chunked_tables import (
+    JOINED_PIECE_REASON,
+    ORDERED_CHUNK_ROWS,
+    ChunkedRows,
+    join_run_pieces,
+    write_chunks,
+)
 from gpuplanner.ingest.dataset import Dataset, gpu_hours
 from gpuplanner.ingest.delimited_rows import REJECT_TABLE_SCHEMA, REPEATED_HEADER_REASON, Rows, unique_file_names
 from gpuplanner.ingest.implausible_jobs_and_past_nodes import (
@@ -62,9 +68,9 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
     """Merge exports of one list of jobs; their order in `exports` does not matter.
 
     The export whose observation ends later is the later one; on a tie, the one whose file name sorts later. A job
-    attempt that several exports have is taken from the latest of them, and the other rows are rejected with the reason
-    :data:`SUPERSEDED_REASON`, so that every row is kept or accounted for. Inventory, quotas and out-of-service times
-    are those of the latest export that has any.
+    attempt that several exports have is taken from the latest of them, or joined of the pieces that they have of it;
+    the other rows are rejected with a reason, so that every row is kept or accounted for. Inventory, quotas and
+    out-of-service times are those of the latest export that has any.
     """
     ordered = sorted(
         exports, key=lambda export: (datetime.fromisoformat(export.provenance["span_end"]), _file_names_of(export))
@@ -74,8 +80,12 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
     rows = pl.concat(
         [export.jobs.with_columns(part=pl.lit(number)) for number, export in enumerate(ordered)], rechunk=True
     )
-    is_latest = pl.col("part") == pl.col("part").max().over(ATTEMPT_KEY_COLUMNS)
-    jobs, older_rows = rows.filter(is_latest), rows.filter(~is_latest)
+    is_repeated = pl.len().over(ATTEMPT_KEY_COLUMNS) > 1
+    repeated = join_run_pieces(rows.filter(is_repeated), ATTEMPT_KEY_COLUMNS)
+    last_part = pl.col("part").filter(~pl.col("is_piece")).max().over(ATTEMPT_KEY_COLUMNS)
+    is_latest = ~pl.col("is_piece") & (pl.col("part") == last_part)
+    jobs = pl.concat([rows.filter(~is_repeated), repeated.filter(is_latest).drop("is_piece")], rechunk=True)
+    older_rows = repeated.filter(~is_latest)
     dated = merge_dated_inventories([export.tables for export in ordered])
     inventory = dated["inventory"] if dated else _latest_table([export.inventory for export in ordered])
     jobs = mark_quarantine(jobs.drop("part").sort("submit_time", *ATTEMPT_KEY_COLUMNS), inventory)
@@ -83,7 +93,7 @@ def merge_job_exports(exports: Sequence[Dataset]) -> Dataset:
     superseded = older_rows.select(
         file=pl.col("part").replace_strict(names_by_number, return_dtype=pl.String),
         row=pl.lit(None, pl.Int64),
-        reason=pl.lit(SUPERSEDED_REASON),
+        reason=pl.when("is_piece").then(pl.lit(JOINED_PIECE_REASON)).otherwise(pl.lit(SUPERSEDED_REASON)),
         raw=pl.format("job {}, attempt {}", "job_id", "attempt"),
     )
     rejects = pl.concat([*(export.rejects for export in ordered), superseded.cast(REJECT_TABLE_SCHEMA)])
@@ -132,10 +142,9 @@ def _merge_quality(exports: Sequence[Dataset], jobs: pl.DataFrame, superseded: p
     until = max(datetime.fromisoformat(export.provenance["span_end"]) for export in exports)
     findings = run_checks(trusted, JOB_LIST_CHECKS) + find_submission_gaps(trusted["submit_time"])
     findings += quarantine_findings(jobs, until)
-    if superseded.height:
-        effect = "none: the latest row of each job counts"
-        first = str(superseded["raw"].min())
-        findings.append(Finding(f"rejected: {SUPERSEDED_REASON}", "info", superseded.height, effect, first))
+    for (reason,), older_rows in superseded.group_by("reason", maintain_order=True):
+        effect = "none: each job counts once, as the latest of its rows"
+        findings.append(Finding(f"rejected: {reason}", "info", older_rows.height, effect, str(older_rows["raw"].min())))
     renewed_checks = {check.check for check in JOB_LIST_CHECKS}
     renewed_checks |= {
         finding.check for export in exports for finding in find_submission_gaps(export.jobs["submit_time"])
@@ -484,7 +493,6 @@ UNIQUE_COLUMNS_BY_TABLE = {
     "quotas": ("pool", "day"),
     "gauges": ("subject", "metric", "kind", "time"),
     "distributions": ("series",),
-    "job_states": ("job_id",),
     "out_of_service": ("node", "start_time"),
     "queue_quotas": ("tenant", "flavor", "resource"),
     "charges": ("ProviderName", "BillingAccountId", "BillingPeriodStart"),

@@ -18,45 +18,23 @@ import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, first_error_line, format_message
 from gpuplanner.core.libraries_plugins_and_workers import report_bytes_read
-from gpuplanner.core.serialization import sha256
+from gpuplanner.core.serialization import read_packaged_rows, sha256
 from gpuplanner.ingest.source_fields import decode_parquet, read_parquet_names
 
 GZIP_MARK = b"\x1f\x8b"
 """First bytes of a gzip file."""
 PARQUET_MARK = b"PAR1"
 """First bytes of a Parquet file."""
-PICKLE_FORMAT = "a Python pickle"
-"""Name of the Python pickle format in error messages."""
 UTF_16_FORMAT = "UTF-16 text"
 """Name of the UTF-16 text format in error messages."""
-FORMAT_BY_FILE_MARK = {
-    GZIP_MARK: "gzip inside gzip",
-    b"PK\x03\x04": "a ZIP archive",
-    b"\xfd7zXZ\x00": "xz",
-    b"\x28\xb5\x2f\xfd": "zstandard",
-    b"BZh": "bzip2",
-    PARQUET_MARK: "Parquet",
-    b"SQLite format 3": "a SQLite database",
-    b"x\x01": "zlib",  # polars would unpack these three, without limit
-    b"x\x9c": "zlib",
-    b"x\xda": "zlib",
-    b"\xff\xfe": UTF_16_FORMAT,
-    b"\xfe\xff": UTF_16_FORMAT,
-    b"ARROW1": "Arrow",
-    b"\x93NUMPY": "a NumPy array",
-    b"\x89HDF": "HDF5",
-    **dict.fromkeys([b"(dp", b"(lp", *(bytes([0x80, protocol]) for protocol in range(2, 6))], PICKLE_FORMAT),
-}
+FILE_FORMATS = read_packaged_rows("gpuplanner.ingest", "file_formats.csv")
+"""Formats that are not text: first bytes (hexadecimal; none if they do not show it), name, and what to run to get text.
+
+zlib has three marks: polars would unpack such a file, without limit.
+"""
+FORMAT_BY_FILE_MARK = {bytes.fromhex(row["mark_hex"]): row["format"] for row in FILE_FORMATS if row["mark_hex"]}
 """First bytes of a file → name of its format, for formats that are not text."""
-ADVICE_BY_FORMAT = {
-    UTF_16_FORMAT: "Convert it: iconv -f UTF-16 -t UTF-8.",
-    "xz": "Unpack it: xz --decompress --keep FILE.",
-    "bzip2": "Unpack it: bunzip2 --keep FILE.",
-    "zstandard": "Unpack it: zstd --decompress FILE.",
-    "a ZIP archive": "Unpack it: unzip FILE.",
-    "a tar archive": "Unpack it: tar -xf FILE.",
-    PICKLE_FORMAT: "Export it as CSV or JSON: opening a pickle can run any program, so none is ever opened.",
-}
+ADVICE_BY_FORMAT = {row["format"]: row["advice"] for row in FILE_FORMATS if row["advice"]}
 """Name of a format that is not text → advice of the error message: what to run to get text."""
 TAR_MARK = b"ustar"
 """Bytes that mark a tar archive, at :data:`TAR_MARK_OFFSET_BYTES`."""

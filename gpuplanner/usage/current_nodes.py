@@ -126,10 +126,13 @@ def _models_of_mixed_nodes(
     end : datetime
         End of the window.
     """
+    # Which model of a job with several is on which of its nodes, jobs on a single model show.
+    is_of_several = pl.col("gpu_model").str.contains("|", literal=True)
     named = (
         use.drop_nulls(["node", "gpu_model"])
+        .filter(~is_of_several | is_of_several.all().over("node"))
         .group_by("node", maintain_order=True)
-        .agg(pl.col("gpu_model").unique().sort())
+        .agg(pl.col("gpu_model").str.split("|").list.explode().unique().sort())
     )
     mixed = named.filter(pl.col("gpu_model").list.len() > 1)
     if mixed.is_empty():
@@ -251,8 +254,9 @@ def _use_by_node_and_model(jobs: LazyJobs, begin: datetime, end: datetime) -> pl
 
 
 def _usual_model_by_node(used: pl.DataFrame) -> pl.DataFrame:
-    """Find the GPU model of each node: the one that most jobs on it name."""
-    usual = used.drop_nulls().sort("node", "jobs", "gpu_model", descending=[False, True, False])
+    """Find the GPU model of each node: the one that most jobs on it name, those on a single model first."""
+    is_of_several = pl.col("gpu_model").str.contains("|", literal=True)
+    usual = used.drop_nulls().sort("node", is_of_several, "jobs", "gpu_model", descending=[False, False, True, False])
     return usual.group_by("node", maintain_order=True).agg(board=pl.first("gpu_model"))
 
 

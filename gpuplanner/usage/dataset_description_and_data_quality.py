@@ -280,13 +280,6 @@ def _summarize_distributions(table: pl.DataFrame) -> Tables:
     return {"distributions": table.group_by("series", maintain_order=True).agg(**figures).sort("series")}
 
 
-def _summarize_job_states(table: pl.DataFrame) -> Tables:
-    """Tabulate jobs, tenants and partitions by job state."""
-    counts = {"tenants": pl.col("tenant").n_unique(), "partitions": pl.col("partition").n_unique()}
-    by_state = table.group_by(pl.col("state").cast(pl.String), maintain_order=True).agg(jobs=pl.len(), **counts)
-    return {"jobs by state": by_state.sort("jobs", "state", descending=[True, False])}
-
-
 SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _summarize_nodes,
     "out_of_service": _summarize_out_of_service,
@@ -300,7 +293,6 @@ SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "queue_quotas": lambda table: {"quotas of queues": table},
     "gauges": _summarize_gauges,
     "distributions": _summarize_distributions,
-    "job_states": _summarize_job_states,
 }
 """Function that summarizes each table of a dataset beside jobs and samples, by table name in ``schemas.TABLES``."""
 

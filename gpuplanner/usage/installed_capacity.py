@@ -306,7 +306,7 @@ class InstalledGpus:
             return ", ".join(f"{pool.gpus} × {pool.gpu_model}" for pool in self.pools)
         if not self.words:
             return "not named"
-        remark = "" if len(self.words) == 1 else "; not all jobs name theirs"
+        remark = "" if len(self.words) == 1 else "; not all jobs name a single one"
         return ", ".join(self.words) + remark
 
     @property

@@ -172,7 +172,7 @@ class PlannedFleet:
         elif self.name is None and len(self.installed.words) > 1:
             sentences.append(
                 f"The {self.installed.gpus:,} GPUs are of {len(self.installed.words)} models "
-                f"({', '.join(self.installed.words)}), and not all jobs name theirs: all GPUs are "
+                f"({', '.join(self.installed.words)}), and not all jobs name a single one: all GPUs are "
                 f"planned as one pool without MIG. {GPU_MODEL_NEEDED_TEXT}"
             )
         elif self.name is None and self.can_be_cut:

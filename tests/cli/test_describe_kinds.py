@@ -142,7 +142,6 @@ PUBLIC = {
     "genai": ("genai", "alibaba_genai_v2026/qps.csv.gz", "readings by metric"),
     "quotas": ("helios", "helios/Earth_vcs/Earth_gpu_number.csv", "quotas by pool"),
     "nodes": ("spot", "alibaba_spot_gpu_v2026/node_info_df.csv", "nodes by GPU model"),
-    "states": ("slurm-states", "slurm/sacct_short_ood.txt", "jobs by state"),
 }  # fmt: skip
 COUNTS = ("points", "readings", "days", "nodes", "jobs")
 

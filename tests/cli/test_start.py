@@ -206,8 +206,6 @@ def test_the_largest_of_two_boards_is_planned_and_said(command, tmp_path):
          "no job states when it ran"),
         (HEADER.replace("|Start", ""), "1|a|x|gpu|COMPLETED|{0}|{1}|1|n1|cpu=2,gres/gpu=1|cpu=2,gres/gpu=1",
          "no job states when it ran"),
-        ("JobID|User|Account|Partition|State|AllocTRES", "1|a|x|gpu|COMPLETED|cpu=2,gres/gpu=1",
-         "no job states when it ran"),
     ],
 )  # fmt: skip
 def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, reason):
@@ -221,6 +219,15 @@ def test_unknown_names_the_command_that_helps(command, tmp_path, header, row, re
     assert one["action"] == "none"
     assert reason in one["sentence"]
     assert one["missing"][0]["command"] == f"{export_command('sacct')} && gpuplanner start jobs.txt"
+
+
+def test_accounting_without_times_ends_with_the_columns_and_the_command(command, tmp_path):
+    file = tmp_path / "sacct.txt"
+    file.write_text("JobID|User|Account|Partition|State|AllocTRES\n1|a|x|gpu|COMPLETED|cpu=2,gres/gpu=1\n")
+    code, out, err = command("start", str(file), "-o", str(tmp_path / "out"), "--no-page", "--yes")
+    assert (code, out) == (3, "")
+    assert "expected columns 'Submit' or 'Eligible' or 'Start'" in err
+    assert export_command("sacct") in err
 
 
 DUMPS = Path(__file__).parents[1] / "ingest" / "cluster_dumps" / "kubernetes"

@@ -13,6 +13,7 @@ import pytest
 from gpuplanner.decision.data_correction import find_correction
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.kubernetes.node_labels import read_gpu_register
 from gpuplanner.ingest.quality_report import check_text
 from gpuplanner.ingest.source_registry import read
 
@@ -74,6 +75,9 @@ def grave(found: Dataset) -> dict[str, int]:
         ("25-gangs/dump.json", {"H100-80GB-SXM5": 32}, 4392),
         ("25-gangs/dump.yaml", {"H100-80GB-SXM5": 32}, 4392),
         ("26-amd-cpx/single.json", {"MI300X": 8}, 180),
+        ("28-volcano-register/dump.json", {"A100-80GB": 2}, 7),
+        ("27-dra-extended-resource/dump.json", {"H100-80GB-SXM5": 4}, 23),
+        ("27-dra-extended-resource/mixed.json", {"H100-80GB-SXM5": 4, "L40S": 4}, 73),
     ],
 )
 def test_gpus_and_gpu_hours_are_those_counted_by_hand(
@@ -437,6 +441,31 @@ def test_an_extended_resource_stands_for_its_device_class(tmp_path: Path):
     assert found.provenance["gpu_hours"] == 30.0
 
 
+def extended(name: str, resource: str, expression: str) -> Json:
+    spec = {"extendedResourceName": resource, "selectors": [{"cel": {"expression": expression}}]}
+    return RESOURCE | {"kind": "DeviceClass", "metadata": {"name": name}, "spec": spec}
+
+
+def test_the_claim_of_the_scheduler_counts_before_the_resource_that_it_covers(tmp_path: Path):
+    # Kubernetes 1.34, KEP-5004: the device of the claim is a MIG instance, which its class and resource leave open.
+    mig = {"type": "mig", "productName": "NVIDIA A100-SXM4-80GB", "profile": "3g.40gb", "parentUUID": "GPU-1"}
+    site = extended("site", "site.example/part", "device.driver == 'gpu.nvidia.com'")
+    claimed = {"extendedResourceClaimStatus": {
+        "resourceClaimName": "c", "requestMappings": [{"resourceName": "site.example/part", "requestName": "r"}]
+    }}  # fmt: skip
+    a = pod("a", "n1", {"site.example/part": "1", GPU: "1"}, status=claimed)
+    full = {"type": "gpu", "productName": "NVIDIA A100-SXM4-80GB", "uuid": "GPU-2"}
+    slices = devices("gpu.nvidia.com", mig, full)
+    found = dump(tmp_path, slices, site, claim("c", "site", ("gpu.nvidia.com", "d0")), a)
+    assert found.provenance["gpu_hours"] == pytest.approx(10 * (1 + 3 / 7))
+
+
+def test_an_extended_resource_of_parts_of_unknown_size_is_named(tmp_path: Path):
+    part = extended("part", "site.example/part", "device.attributes['gpu.nvidia.com'].type == 'mig'")
+    found = dump(tmp_path, part, pod("a", "n1", {"site.example/part": "1"}))
+    assert grave(found) == {"site.example/part is not read": 1, "number of GPUs not known": 1}
+
+
 @pytest.mark.parametrize(
     ("things", "named"),
     [
@@ -464,6 +493,36 @@ def test_without_nodes_nobody_knows_whether_gpus_are_shared(tmp_path: Path):
     found = dump(tmp_path, pod("a", "n1", {GPU: "2"}))
     assert found.provenance["gpu_hours"] == 20.0
     assert grave(found) == {doubt("no node in the dump"): 1}
+
+
+@pytest.mark.parametrize(("count", "gpus", "doubts"), [("6", 8, 1), ("8", 8, 0), ("9", 9, 0)])
+def test_instances_count_on_the_gpus_that_they_take_where_a_label_is_stale(
+    count: str, gpus: int, doubts: int, tmp_path: Path
+):
+    # NVIDIA/mig-parted: gpu.count of gpu-feature-discovery lags behind a change from mixed to other layouts.
+    capacity = {GPU: "6", "nvidia.com/mig-1g.18gb": "7", "nvidia.com/mig-3g.71gb": "2"}
+    labels = {f"{GPU}.product": "NVIDIA-H200", f"{GPU}.count": count}
+    found = dump(tmp_path, node("n1", labels, capacity), pod("a", "n1", {"nvidia.com/mig-3g.71gb": "1"}))
+    assert installed(found) == {"H200-141GB": gpus}
+    contradicting = found.quality.filter(check=doubt("other counts"))
+    assert contradicting.height == doubts
+    assert all("the first number counts as installed" in text for text in contradicting["effect"])
+    assert all("that need 8 GPUs on 6 GPUs" in text for text in contradicting["example"])
+
+
+@pytest.mark.parametrize(
+    ("entry", "gpu_type"),
+    [
+        # volcano-sh/devices: with and without a mode behind the health of the GPU; HAMi has percent of compute.
+        ("10,81920,NVIDIA-A100-SXM4-80GB,true,hami-core", "NVIDIA-A100-SXM4-80GB"),
+        ("10,81920,NVIDIA-NVIDIA A100-SXM4-80GB,true", "NVIDIA-NVIDIA A100-SXM4-80GB"),
+        ("10,81920,100,NVIDIA-A100-SXM4-80GB,0,true,0,hami-core", "NVIDIA-A100-SXM4-80GB"),
+        ("10,81920", None),
+    ],
+)
+def test_the_register_of_a_device_plugin_names_its_type(entry: str, gpu_type: str | None):
+    annotations = {"volcano.sh/node-vgpu-register": f"GPU-1,{entry}:GPU-2,{entry}:"}
+    assert read_gpu_register(annotations) == (None if gpu_type is None else (2, 81920, gpu_type))
 
 
 HALF_T4 = {GPU: "1", "nvidia.com/gpumem": "8192"}

@@ -26,6 +26,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import add_sources, group_files_by_source
 from gpuplanner.ingest.schedulers.generic_job_table import JOB_TABLE_COLUMNS_TEXT
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.installed_capacity import find_installed
 
 CASES = Path(__file__).parent / "cluster_dumps" / "slurm"
 Unpack = Callable[[str], Path]
@@ -141,6 +142,8 @@ SACCT_LINE = export_command("sacct")
         ("19-pbs-accounting/20260316", ["PBS", JOB_TABLE_COLUMNS_TEXT, "'PBS'"]),
         ("20-htcondor/history.json", ["condor_history", JOB_TABLE_COLUMNS_TEXT, "'HTCondor'"]),
         ("21-lsf-bjobs-json/bjobs.json", ["bjobs", JOB_TABLE_COLUMNS_TEXT, "'LSF'"]),
+        ("42-other-tools/qstat.json", ["qstat of PBS", JOB_TABLE_COLUMNS_TEXT, "'PBS'"]),
+        ("42-other-tools/flux.json", ["flux jobs", JOB_TABLE_COLUMNS_TEXT, "'Other schedulers'"]),
         ("22-sreport/sreport_p.txt", ["sreport", "names no job", SACCT_LINE]),
         ("26-scontrol-show-job/jobs.txt", ["scontrol show job", SACCT_LINE]),
         ("30-tools-dumps/meta.json", ["ClusterCockpit", JOB_TABLE_COLUMNS_TEXT]),
@@ -294,6 +297,24 @@ def test_steps_state_the_measured_use_of_their_job(case: Unpack):
     assert found.jobs["sm_activity"].null_count() == 0
 
 
+def test_a_mean_over_tasks_counts_for_all_tasks_of_a_step(case: Unpack, file: Callable[..., Path]):
+    text = case("40-use-per-task/sacct.txt").read_text()
+    found = read("slurm", file(text), tz="UTC")
+    assert found.jobs.sort("job_id")["sm_activity"].to_list() == pytest.approx([0.8, 0.95, 0.5])
+    assert found.jobs.sort("job_id")["memory_peak_gib"].to_list() == [70.0, None, None]
+    assert warned(found) == {}
+    # Of an unknown number of tasks the use of no GPU follows: it is missing, not zero.
+    without_tasks = re.sub(r"\|[^|\n]*$", "", text, flags=re.MULTILINE)
+    found = read("slurm", file(without_tasks), tz="UTC")
+    assert found.jobs["sm_activity"].null_count() == 3
+    unread = found.quality.filter(pl.col("check").str.starts_with("GPU use of steps"))
+    assert unread.select("severity", "rows").rows() == [("warning", without_tasks.count("gpuutil="))]
+    # Where both are given, the total counts.
+    totals = {"JobID": "TRESUsageInTot", "1001.batch": "gres/gpuutil=40", "1001.extern": "gres/gpuutil=0"}
+    both = "".join(f"{line}|{totals.get(line.split('|')[0], '')}\n" for line in without_tasks.splitlines())
+    assert read("slurm", file(both), tz="UTC").jobs.filter(job_id="1001")["sm_activity"].to_list() == [0.4]
+
+
 def test_clusters_of_one_file_are_told_apart(case: Unpack):
     found = read("slurm", case("05-two-clusters-one-dump/sacct.txt"), tz="UTC")
     assert found.jobs["attempt"].unique().to_list() == [1]
@@ -385,6 +406,20 @@ def test_a_whole_job_on_a_partitioned_fleet_is_counted_and_named(case: Unpack, t
     assert list(warned(found)) == ["1 job asks for a whole A100-40GB; no GPU is whole today"]
 
 
+def test_jobs_on_one_model_show_the_nodes_of_a_job_on_two(case: Unpack, file: Callable[..., Path]):
+    text = case("41-job-of-two-models/sacct.txt").read_text()
+    begin, end = (datetime(2026, 4, day, tzinfo=UTC) for day in (1, 2))
+    found = read("slurm", file(text), tz="UTC")
+    assert found.provenance["gpu_hours"] == 12.0
+    fleet = find_installed(found, begin, end)
+    assert fleet.inventory.select("node", "gpu_model", "gpus").rows() == [("gx1", "a100", 2), ("gx2", "v100", 1)]
+    assert fleet.words == ("a100", "v100")
+    # Without other jobs each of its nodes may have either model, and is named with each once.
+    alone = "".join(text.splitlines(keepends=True)[:2])
+    fleet = find_installed(read("slurm", file(alone), tz="UTC"), begin, end)
+    assert set(fleet.inventory["gpu_model"]) == {"a100|v100"}
+
+
 def test_two_dies_of_mi250x_are_a_board(case: Unpack):
     found = read("nodes", case("07b-mi250x-idle/nodes.txt"))
     assert found.quality["example"].to_list() == ["16 GCDs = 8 MI250X"]
@@ -415,7 +450,7 @@ def test_jobstats_in_the_comment_is_measured_use(file: Callable[..., Path]):
         ("27-node-lists/nodes_conf.txt", 24),
         ("27-node-lists/slurm.conf", 24),
         ("27-node-lists/sinfo_ranges.txt", 40),
-        ("27-node-lists/scontrol_future.txt", 8),
+        ("27-node-lists/scontrol_future.txt", 4),  # a cloud node that does not run is no capacity
     ],
 )
 def test_node_lists_are_read(name: str, gpus: int, case: Unpack):
@@ -495,6 +530,16 @@ def test_a_closed_node_is_out_of_service_since_the_date_of_its_reason(
     assert [(row[0], row[1], row[2]) for row in rows] == ([] if since is None else [("n1", at, None)])
     undated = "node that takes no new jobs since a time that is not known"
     assert (undated in warned(found)) == (since is None and "DRAIN" in text)
+
+
+def test_events_name_lists_of_nodes_and_the_whole_cluster(case: Unpack):
+    found = read("auto", case("39-node-events/events.txt"), tz="UTC")
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_hours()
+    by_node = dict(found.table.group_by("node").agg(hours.sum()).iter_rows())
+    assert by_node == {"gcn1": 16, "gcn2": 12, "gcn04": 12}
+    severities = dict(found.quality.select("check", "severity").iter_rows())
+    assert severities.pop("rejected: event of the whole cluster") == "info"
+    assert set(severities) == {"rejected: node: no name, and not such as n[1-4]", "rejected: state: missing"}
 
 
 def test_a_node_whose_gpus_are_shared_is_never_released(file: Callable[..., Path], tmp_path: Path):

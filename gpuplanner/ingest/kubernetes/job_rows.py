@@ -29,7 +29,7 @@ from gpuplanner.ingest.kubernetes.kueue_workloads import KueueWorkload
 from gpuplanner.ingest.kubernetes.node_labels import partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_DEVICE_CLASS_KIND,
-    MIG_DEVICE_CLASS_KIND,
+    NO_GPU_DEVICE_CLASS_KIND,
     ClaimedGpus,
     Node,
     count_claimed_gpus,
@@ -306,7 +306,8 @@ class _JobRowBuilder:
     def _add_pod_devices(self, allocation: _GpuAllocation, pod: PodOrJob) -> None:
         """Add the GPUs of a pod, or of all pods of a Job: by extended resources, then by DRA ResourceClaims."""
         node = self.dump.find_pod_node(pod)
-        kinds = [(node.model, node.profile)] if node else []
+        model = (node.model or self._model_by_dra_node.get(node.name)) if node else None
+        kinds = [(model, node.profile)] if node else []
         nodes = [node] if node else self._candidate_nodes(pod)
         for name, number in self._gpu_requests(pod).items():
             self._add_resource_units(allocation, pod, name, number * pod.copies, kinds, nodes)
@@ -320,7 +321,7 @@ class _JobRowBuilder:
                     _add_to_requests(self.uncertain.unresolved, pod, f"devices of {', '.join(claim.classes)}", 1)
                 gpus = None if claim.gpus is None else claim.gpus * pod.copies * (1 if fraction is None else fraction)
                 allocation.gpus_by_memory.append(gpus)
-                allocation.device_counts.append((gpus, claim.profile, claim.model or (node.model if node else None)))
+                allocation.device_counts.append((gpus, claim.profile, claim.model or model))
             if key[1]:
                 self.counted_claims.add(key)
 
@@ -428,18 +429,40 @@ class _JobRowBuilder:
         return bool(self._gpu_requests(pod)) or any(claim.gpus != 0 for _, claim in self._count_claims(pod))
 
     def _gpu_requests(self, pod_or_job: PodOrJob) -> dict[str, Fraction]:
-        """Return the GPU requests of a pod or Job; resources that name a DRA device class become GPU resources."""
+        """Return the GPU requests of a pod or Job that no claim of its scheduler covers.
+
+        Resources that name a DRA device class become GPU resources; those whose devices may be GPUs of unknown size
+        stay under their own names.
+        """
         requests = dict(pod_or_job.gpu_requests)
+        covered = self._count_scheduler_claims(pod_or_job)
         for resource, number in {**pod_or_job.other_requests, **pod_or_job.gpu_requests}.items():
             has_prefix = resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX)
             implied_class = resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) if has_prefix else ""
             name = self.dump.class_by_resource.get(resource, implied_class)
             device = find_device_class(name, self.dump.classes)
-            if name and device.kind in (FULL_GPU_DEVICE_CLASS_KIND, MIG_DEVICE_CLASS_KIND):
-                key = f"nvidia.com/mig-{device.profile}" if device.profile else "nvidia.com/gpu"
-                requests[key] = requests.get(key, Fraction(0)) + number
+            key = f"nvidia.com/mig-{device.profile}" if device.profile else resource
+            if device.kind == FULL_GPU_DEVICE_CLASS_KIND:
+                key = "nvidia.com/gpu"
+            if resource in covered:
                 requests.pop(resource, None)
+            elif name and device.kind != NO_GPU_DEVICE_CLASS_KIND and not (key == resource and key in requests):
+                requests.pop(resource, None)
+                requests[key] = requests.get(key, Fraction(0)) + number
         return requests
+
+    def _count_scheduler_claims(self, pod_or_job: PodOrJob) -> dict[str, tuple[tuple[str, str], ClaimedGpus]]:
+        """Return extended resource → the claim that the scheduler made for it, where its number of GPUs is known.
+
+        The claim is gone once its pod has ended; the resource itself counts then.
+        """
+        dump, counted = self.dump, {}
+        for resource, name in pod_or_job.claim_by_resource.items():
+            claim = dump.claims.get(key := (pod_or_job.namespace, name))
+            claimed = claim and count_claimed_gpus(claim, dump.devices, dump.classes)
+            if claimed and claimed.gpus is not None:
+                counted[resource] = (key, claimed)
+        return counted
 
     def _find_tenant(self, pod_or_job: PodOrJob) -> str:
         """Return the tenant of a pod or Job: its queue of KAI or Volcano, else of Kueue, else its namespace."""
@@ -468,13 +491,22 @@ class _JobRowBuilder:
 
     def _count_claims(self, pod_or_job: PodOrJob) -> list[tuple[tuple[str, str], ClaimedGpus]]:
         """Return each ResourceClaim of a pod, as namespace and name ("" if made from a template), with its GPUs."""
-        dump, counted = self.dump, []
+        dump = self.dump
+        counted = list(dict(self._count_scheduler_claims(pod_or_job).values()).items())
         for name, template in pod_or_job.claims:
             key = (pod_or_job.namespace, name or "")
             claim = dump.claims.get(key) or dump.templates.get((pod_or_job.namespace, template or ""))
             if claim is not None:
                 counted.append((key, count_claimed_gpus(claim, dump.devices, dump.classes)))
         return counted
+
+    @functools.cached_property
+    def _model_by_dra_node(self) -> dict[str, str | None]:
+        """Node → GPU model of its DRA devices, for nodes whose devices are all of one model."""
+        devices = self.dump.devices.values()
+        kinds = {(device.node, device.model) for device in devices if device.node}
+        counts = Counter(node for node, _ in kinds)
+        return {str(node): model for node, model in kinds if counts[node] == 1}
 
     @functools.cached_property
     def _claim_fractions(self) -> dict[tuple[str, str], Fraction]:

@@ -170,7 +170,8 @@ def count_installed_gpus(
 ) -> tuple[int | None, str | None]:
     """Count the GPUs of a node, and infer their MIG layouts.
 
-    If nothing states their number, the capacity counts: full GPUs, and instances on the fewest GPUs that can hold them.
+    If nothing states their number, or a stale label states fewer than it takes, the capacity counts: full GPUs, and
+    instances on the fewest GPUs that can hold them.
     If the node has more GPUs than its instances need, the layouts follow only under the GPU operator, which partitions
     all GPUs alike. A node that offers nothing at the moment is partitioned as its labels state.
 
@@ -236,7 +237,7 @@ def count_installed_gpus(
     layouts = None if full_gpus < 0 else smallest_layouts(_possible_models(model, instances), instances)
     if layouts is None:
         return (stated if profile is None else None), None
-    if stated is None or profile is not None:
+    if stated is None or profile is not None or full_gpus + len(layouts) > stated:
         return full_gpus + len(layouts), ";".join([FULL_GPU] * full_gpus + layouts)
     if MIG_CONFIG_LABEL_KEY in labels and full_gpus + len(layouts) < stated:
         layouts = _uniform_layouts(model, instances, stated - full_gpus)
@@ -309,7 +310,8 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
     References
     ----------
     Project-HAMi/HAMi, docs/develop/protocol.md@12b5870b (fields joined by commas, GPUs by colons); Project-HAMi
-    website pull request 835 (JSON since). The memory is that of the GPU times ``deviceMemoryScaling``, of which
+    website pull request 835 (JSON since); volcano-sh/volcano, devices/nvidia/vgpu, ``decodeNodeDevices``. The memory is
+    that of the GPU times ``deviceMemoryScaling``, of which
     requests are fractions.
 
     Examples
@@ -330,7 +332,8 @@ def read_gpu_register(annotations: ApiObject) -> tuple[int, int | None, str | No
             gpus = {str(entry.get("id", number)): (int(entry["devmem"]), entry.get("type")) for number, entry in listed}
         else:
             fields = [entry.split(",") for entry in register.strip(":").split(":")]
-            gpus = {entry[0]: (int(entry[2]), entry[4]) for entry in fields}
+            # HAMi lists percent of compute before the type, Volcano does not.
+            gpus = {entry[0]: (int(entry[2]), entry[4 if entry[3].isdigit() else 3]) for entry in fields}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return None
     memory_mib = {mib for mib, _ in gpus.values()}

@@ -107,6 +107,7 @@ class PodOrJob(WorkloadObject):
     - ``copies``: Pods that a Job runs at once; 1 for a pod.
     - ``other_requests``: Extended resources that do not look like GPUs → number, for one pod.
     - ``claims``: ResourceClaims of one pod: name, None if not created yet, and template, None if made from none.
+    - ``claim_by_resource``: Extended resource → ResourceClaim that the scheduler made for it, of a DeviceClass.
     """
 
     state: str
@@ -114,6 +115,7 @@ class PodOrJob(WorkloadObject):
     copies: int
     other_requests: Mapping[str, Fraction]
     claims: tuple[tuple[str | None, str | None], ...]
+    claim_by_resource: Mapping[str, str]
 
 
 def read_metadata_fields(api_object: ApiObject, location: ObjectLocation) -> dict[str, Any]:
@@ -260,7 +262,12 @@ def _run_together(first_pod: PodOrJob, second_pod: PodOrJob) -> bool:
 
 
 def _read_requests(pod: ApiObject, status: ApiObject) -> dict[str, Any]:
-    """Read the requests of a pod or pod template: GPUs, other resources, claims and priority, as fields of PodOrJob."""
+    """Read the requests of a pod or pod template: GPUs, other resources, claims and priority, as fields of PodOrJob.
+
+    References
+    ----------
+    Kubernetes 1.34, *Extended resource allocation by DRA*: ``extendedResourceClaimStatus`` of a pod.
+    """
     spec, annotations = spec_and_annotations(pod)
     claim_statuses = get_objects(status, "resourceClaimStatuses")
     claim_names = {to_text(entry.get("name")): to_text(entry.get("resourceClaimName")) for entry in claim_statuses}
@@ -270,10 +277,14 @@ def _read_requests(pod: ApiObject, status: ApiObject) -> dict[str, Any]:
         claim = to_text(source.get("resourceClaimName")) or claim_names.get(to_text(entry.get("name")))
         template = to_text(source.get("resourceClaimTemplateName"))
         claims += [(claim, template)] if claim or template else []
+    made_by_scheduler = get_object(status, "extendedResourceClaimStatus")
+    scheduler_claim = to_text(made_by_scheduler.get("resourceClaimName")) or ""
+    mapped = [to_text(entry.get("resourceName")) or "" for entry in get_objects(made_by_scheduler, "requestMappings")]
     return {
         "gpu_requests": pod_gpu_requests(spec, annotations),
         "other_requests": other_extended_resources(spec),
         "claims": tuple(claims),
+        "claim_by_resource": dict.fromkeys(mapped, scheduler_claim),
         "tier": to_text(spec.get("priorityClassName")),
     }
 

@@ -172,7 +172,7 @@ class JobTrace:
         defaults = {"attempt": pl.lit(1), "tenant": file_stem(rows.files), "state": pl.lit("UNKNOWN")}
         jobs = jobs.with_columns(**{name: value for name, value in defaults.items() if name not in jobs.columns})
 
-        inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)
+        inventory, node_file = (None, None) if nodes is None else read_inventory(nodes)[:2]
         last_seen = None
         if origin_time is not None and self.observed_column is not None:
             last_seen = offset_time(origin_time, self.observed_column)

@@ -80,12 +80,13 @@ def read_job_table(
     rows = read_rows(paths, JOB_TABLE_COLUMNS, source="job-table", dialect=Dialect(tables=True))
     rows = rows.with_columns(_normalize_times(name) for name in JOB_TABLE_FIELD_BY_TIME)
     rows = parse_times(rows, zone, source="job-table", labels=JOB_TABLE_FIELD_BY_TIME, remedy=TIME_FORMAT_ADVICE)
-    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
+    inventory, node_file, node_findings = (None, None, []) if nodes is None else read_inventory(nodes, boards)
     return assemble_jobs(
         _with_attempts(_with_nodes(_with_job_states(rows))),
         source="job-table",
         time_zone=zone,
         checks=(AMBIGUOUS_TIME_CHECK, source_check("job table: no team", pl.col("team_missing"))),
+        findings_of_reader=node_findings,
         inventory=inventory,
         boards=boards,
         any_device=True,

@@ -15,10 +15,10 @@ from gpuplanner.core.schema_checks import conform, make_empty_table
 from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.hardware.gpu_model_names import parse_device_name
-from gpuplanner.ingest.chunked_tables import ChunkedRows
+from gpuplanner.ingest.chunked_tables import JOINED_PIECE_REASON, ChunkedRows
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, Rows, raise_fault
-from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, Finding, source_check, source_finding
+from gpuplanner.ingest.quality_report import AMBIGUOUS_TIME_CHECK, RUN_S_EXPR, source_check, source_finding
 from gpuplanner.ingest.slurm.accounting_fields import (
     DUPLICATE_SUBMISSION_REASON,
     SLURM_NULL_TEXTS,
@@ -38,7 +38,13 @@ from gpuplanner.ingest.slurm.accounting_fields import (
 )
 from gpuplanner.ingest.slurm.node_records import read_inventory
 from gpuplanner.ingest.source_definition import has_header_columns, register_sniffer
-from gpuplanner.ingest.source_fields import Dialect, seconds_to_duration, source_columns, validate_time_zone
+from gpuplanner.ingest.source_fields import (
+    Dialect,
+    seconds_to_duration,
+    source_columns,
+    source_values,
+    validate_time_zone,
+)
 from gpuplanner.ingest.table_assembly import assemble_jobs, assemble_table
 from gpuplanner.ingest.text_files import MAX_STREAM_BYTES, MAX_TEXT_BYTES, FileBlocks, read_head
 from gpuplanner.ingest.typed_row_reader import looks_like_json, read_item_records, read_row_blocks, read_rows
@@ -137,22 +143,13 @@ START_REPAIRED_COLUMN = "start repaired"
 FROM_SQUEUE_COLUMN = "shown by squeue"
 """Column that marks jobs of ``squeue --json``, which shows the jobs that are pending or running at one moment."""
 
-SACCT_JSON_KEY_BY_FIELD = {
-    **{"Account": "account", "User": "user", "QOS": "qos", "JobName": "name"},
-    **{"Partition": "partition", "NodeList": "nodes", "Cluster": "cluster"},
-}
+SACCT_JSON_KEY_BY_FIELD = source_values("sacct json")
 """Field of sacct's text output → key of that text in a job of ``sacct --json``."""
 
-SONAR_JSON_KEY_BY_FIELD = {
-    **{"Submit": "submit_time", "Start": "start_time", "End": "end_time", "ReqTRES": "requested_resources"},
-    **{"Account": "account", "User": "user_name", "JobName": "job_name", "Partition": "partition"},
-}
+SONAR_JSON_KEY_BY_FIELD = source_values("sonar json")
 """Field of sacct's text output → key of that text in a job of NordicHPC Sonar."""
 
-SQUEUE_JSON_KEY_BY_FIELD = {
-    **{"Account": "account", "User": "user_name", "QOS": "qos", "JobName": "name", "Partition": "partition"},
-    **{"NodeList": "nodes", "AllocTRES": "tres_alloc_str", "ReqTRES": "tres_req_str", "Cluster": "cluster"},
-}
+SQUEUE_JSON_KEY_BY_FIELD = source_values("squeue json")
 """Field of sacct's text output → key of that text in a job of ``squeue --json``."""
 
 SQUEUE_JSON_KEY_BY_TIME_FIELD = {name: f"{name.lower()}_time" for name in ("Submit", "Eligible", "Start", "End")}
@@ -342,7 +339,10 @@ def _value_at(job: Mapping[str, Any], path: str, default: object = None) -> Any:
 FIELD_BY_SACCT_COLUMN = source_columns("sacct")
 """Field of sacct → column that it is read into; Account is the tenant, QOS the tier, WCKey the project."""
 
-PARSED_TEXT_COLUMNS = ("slurm_state", "submit", "eligible", "start", "end", "elapsed", "tres_used")
+PARSED_TEXT_COLUMNS = (
+    *("slurm_state", "submit", "eligible", "start", "end", "elapsed"),
+    *("tres_used", "tres_used_mean", "tasks"),
+)
 """Text columns of sacct rows that are dropped once they are parsed."""
 
 REQUIRED_FIELD_GROUPS = (
@@ -500,8 +500,12 @@ def read_slurm(
     )
     rows.queue_steps(add_use)
 
-    cluster_finding = source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters)))
-    inventory, node_file = (None, None) if nodes is None else read_inventory(nodes, boards)
+    inventory, node_file, findings = (None, None, []) if nodes is None else read_inventory(nodes, boards)
+    if len(clusters) > 1:
+        findings.append(source_finding("slurm: several clusters", len(clusters), examples(sorted(clusters))))
+    if unread_steps := sum(steps["percent"].null_count() for steps in step_use_frames):
+        command = export_command("sacct")
+        findings.append(source_finding("slurm: use a task", unread_steps, "TRESUsageInAve", command=command))
     last_observed = pl.col("start_time") + seconds_to_duration(pl.col("elapsed_s"))
     trace = assemble_jobs(
         rows,
@@ -509,8 +513,8 @@ def read_slurm(
         time_zone=zone,
         last_seen=pl.when(pl.col("end_time").is_null()).then(last_observed),
         checks=[*SACCT_CHECKS, *time_checks],
-        findings_of_reader=[cluster_finding] if len(clusters) > 1 else [],
-        harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON],
+        findings_of_reader=findings,
+        harmless_reasons=[JOB_STEP_REASON, DUPLICATE_SUBMISSION_REASON, JOINED_PIECE_REASON],
         inventory=inventory,
         boards=boards,
         any_device=True,
@@ -519,58 +523,3 @@ def read_slurm(
     )
     names = pl.concat(job_name_frames).unique("name", maintain_order=True).sort("name")
     return trace.with_tables(job_names=names if names.height else None)
-
-
-FIELD_BY_JOB_STATE_COLUMN = source_columns("slurm_states")
-"""Field of sacct output without times → column of the table ``job_states``."""
-
-STATES_ONLY_NOTE = f"no times and no GPUs: to read it as jobs run {export_command('sacct')}"
-"""Provenance note of a list of job states: how to export the jobs with times and GPUs."""
-
-
-def _is_state_list(lines: Sequence[str]) -> bool:
-    """Whether the first lines of a file have job ids and states of Slurm, and no times."""
-    has_times = any(has_header_columns([name], "|")(lines) for name in ("Submit", "Eligible", "Start", "End"))
-    return has_header_columns(("JobID", "State"), "|")(lines) and not has_times
-
-
-@register_sniffer(_is_state_list)
-def read_slurm_states(paths: Sequence[str | Path]) -> Dataset:
-    r"""Read the job states of sacct output that has no times, such as that of a plain ``sacct --parsable2``.
-
-    Parameters
-    ----------
-    paths : sequence of str or Path
-        Files with the fields JobID and State.
-
-    Returns
-    -------
-    Dataset
-        With the table ``job_states``.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = Path(folder) / "sacct.txt"
-    ...     _ = path.write_text("JobID|Account|State\n7|vision|COMPLETED\n7.batch|vision|COMPLETED\n")
-    ...     read_slurm_states([path]).table.select("job_id", "tenant", "state").rows()
-    [('7', 'vision', 'COMPLETED')]
-    """
-    rows = read_rows(paths, FIELD_BY_JOB_STATE_COLUMN, source="slurm-states", dialect=PIPE_DIALECT)
-    rows = rows.reject({"step of a job": pl.col("job_id").str.contains(".", literal=True)})
-    rows = map_states(rows)
-    return assemble_table(
-        rows,
-        "job_states",
-        source="slurm-states",
-        sort_columns=["job_id"],
-        row_word="job",
-        findings=[Finding("no times", "warning", rows.good.height, STATES_ONLY_NOTE, "")],
-        totals={
-            f"jobs_{name.lower()}": (pl.col("state") == name).sum()
-            for name in ("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "RUNNING", "PENDING")
-        },
-        span_columns=(),
-        notes=[STATES_ONLY_NOTE],
-    )

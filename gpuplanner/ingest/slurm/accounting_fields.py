@@ -14,13 +14,19 @@ import polars as pl
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.schemas import MAX_GPUS_PER_JOB
 from gpuplanner.hardware.catalog import export_command, facts
-from gpuplanner.ingest.chunked_tables import ChunkedRows
+from gpuplanner.ingest.chunked_tables import JOINED_PIECE_REASON, ChunkedRows, join_run_pieces
 from gpuplanner.ingest.delimited_rows import OUT_OF_RANGE_TIME_REASON, Rows, is_out_of_range
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import SHARE_RESOURCES
 from gpuplanner.ingest.job_gpu_counting import DEVICES_COLUMN, format_device_counts
 from gpuplanner.ingest.quality_report import Check, source_check
 from gpuplanner.ingest.source_definition import has_header_columns
-from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE, convert_to_utc, map_unique_texts, seconds_to_duration
+from gpuplanner.ingest.source_fields import (
+    UTC_TIME_DTYPE,
+    convert_to_utc,
+    map_unique_texts,
+    seconds_to_duration,
+    source_values,
+)
 from gpuplanner.ingest.typed_row_reader import looks_like_json
 
 SLURM_STATES: dict[str, str] = dict(facts("slurm_states").select("state", "ours").iter_rows())
@@ -32,20 +38,7 @@ SLURM_NULL_TEXTS = ("", "Unknown", "None", "N/A", "None assigned", "(null)")
 SLURM_UNSET_NUMBERS = (0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF)
 """Slurm's numbers NO_VAL (not set) and INFINITE (unlimited), 32 and 64 bit."""
 
-SONAR_SACCT_FIELDS = (
-    "JobID|JobIDRaw|User|Account|State|Start|End|AveCPU|AveDiskRead|AveDiskWrite|AveRSS|AveVMSize|ElapsedRaw"
-    "|ExitCode|Layout|MaxRSS|MaxVMSize|MinCPU|ReqCPUS|ReqMem|ReqNodes|Reservation|Submit|Suspended|SystemCPU"
-    "|TimelimitRaw|UserCPU|NodeList|Partition|AllocTRES|Priority|JobName"
-)
-"""Fields that NordicHPC Sonar requests from sacct, without a header line."""
-
-XDMOD_SACCT_FIELDS = (
-    "JobID|JobIDRaw|Cluster|Partition|QOS|Account|Group|GID|User|UID|Submit|Eligible|Start|End|Elapsed|ExitCode"
-    "|State|NNodes|NCPUS|ReqCPUS|ReqMem|ReqTRES|AllocTRES|Timelimit|NodeList|JobName"
-)
-"""Fields that Open XDMoD requests from sacct, without a header line."""
-
-HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in (SONAR_SACCT_FIELDS, XDMOD_SACCT_FIELDS))
+HEADERLESS_FIELD_LISTS = tuple(text.split("|") for text in source_values("sacct without header").values())
 """Field names of the programs that run sacct without a header line."""
 
 SACCT_HEADER_NAMES = frozenset(
@@ -59,6 +52,12 @@ MIN_SACCT_HEADER_NAMES = 3
 
 SLURM_TIME_PATTERN = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d([+-]\d\d:?\d\d)?|\d{9,11}")
 """A time as sacct prints it: ISO with or without an offset, or epoch seconds."""
+
+HEADERLESS_STATE_PATTERN = re.compile(rf"\|(?:{'|'.join(SLURM_STATES)})\b[^|]*(?:\||$)")
+"""State of a job between the delimiters of sacct, as in a row of a file without header line."""
+
+HEADERLESS_TRES_PATTERN = re.compile(r"(?:^|\|)(?:[\w/:.]+=[^|,=]+,)*(?:cpu|billing|gres/gpu)=\d")
+"""TRES between the delimiters of sacct, as in a row of a file without header line."""
 
 SLURM_JSON_PATTERN = re.compile(r'"(?:slurm_)?jobs"\s*:\s*\[')
 """Field by which JSON text is recognised as a list of Slurm jobs."""
@@ -220,6 +219,7 @@ def looks_like_sacct(lines: Sequence[str]) -> bool:
         any(has_header_columns([name, "State"], "|")(lines) for name in ("JobID", "JobIDRaw"))
         or len(header & SACCT_HEADER_NAMES) >= MIN_SACCT_HEADER_NAMES
         or detect_fields(lines) is not None
+        or (HEADERLESS_STATE_PATTERN.search(lines[0]) and HEADERLESS_TRES_PATTERN.search(lines[0])) is not None
     )
 
 
@@ -386,8 +386,8 @@ def parse_resources(rows: Rows) -> Rows:
     return replace(rows, good=good).reject({f"GPUs: above {MAX_GPUS_PER_JOB}": too_many})
 
 
-ATTEMPT_NUMBER_SCHEMA = {"file": pl.UInt32, "line": pl.UInt32, "attempt": pl.UInt32}
-"""Columns of :func:`number_attempts`: file and line of a row, and the number of its attempt."""
+ATTEMPT_NUMBER_SCHEMA = {"file": pl.UInt32(), "line": pl.UInt32(), "run_start": UTC_TIME_DTYPE, "attempt": pl.Int64()}
+"""Columns of :func:`number_attempts`: file and line of a row, start of its run, and the number of its attempt."""
 
 
 def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
@@ -403,16 +403,19 @@ def number_attempts(rows: ChunkedRows) -> pl.DataFrame:
     Returns
     -------
     polars.DataFrame
-        ``file``, ``line`` and ``attempt``, from 1; 0 for a row whose submission another row describes more fully.
+        ``file``, ``line``, ``run_start`` [UTC] and ``attempt``, from 1; 0 for a row whose submission another row
+        describes more fully, -1 for a piece that is joined to another row.
     """
     if rows.find_repeated_hashes("job_id").is_empty():
         return pl.DataFrame(schema=ATTEMPT_NUMBER_SCHEMA)
-    duplicates = rows.apply_steps().find_duplicates("job_id", ["submit_time", "start_time", "end_time"])
+    columns = ["submit_time", "start_time", "end_time", "gpus", "node_list"]
+    duplicates = join_run_pieces(rows.apply_steps().find_duplicates("job_id", columns), ["job_id"])
     # Of several rows of one submission, the one with an end is best, then the one with a start.
     known_times = pl.col("end_time").is_not_null().cast(pl.Int8) * 2 + pl.col("start_time").is_not_null()
-    rank = known_times.rank("ordinal", descending=True).over("job_id", "submit_time")
+    rank = pl.when(~pl.col("is_piece")).then(known_times).rank("ordinal", descending=True).over("job_id", "submit_time")
     attempt = pl.col("submit_time").rank("dense").over("job_id")
-    return duplicates.select("file", "line", attempt=pl.when(rank == 1).then(attempt).otherwise(0))
+    number = pl.when("is_piece").then(-1).when(rank == 1).then(attempt).otherwise(0)
+    return duplicates.select("file", "line", run_start="start_time", attempt=number.cast(pl.Int64))
 
 
 JOBSTATS_COMMENT_PREFIX = "JS1:"
@@ -433,30 +436,36 @@ def read_step_use(rows: pl.DataFrame) -> list[pl.DataFrame]:
     Parameters
     ----------
     rows : polars.DataFrame
-        Rows of jobs and steps with TRESUsageInTot as ``tres_used``.
+        Rows of jobs and steps with TRESUsageInTot as ``tres_used``, or TRESUsageInAve, its mean over the tasks of a
+        step, as ``tres_used_mean`` and their number as ``tasks``.
 
     Returns
     -------
     list of polars.DataFrame
-        One frame with ``cluster``, ``job_id``, ``percent`` (utilization summed over GPUs) [%], ``gib`` (memory) [GiB]
-        and ``seconds`` (run time) [s]; an empty list if Slurm measured nothing.
+        One frame with ``cluster``, ``job_id``, ``percent`` (utilization summed over GPUs, null for a mean over an
+        unknown number of tasks) [%], ``gib`` (memory) [GiB] and ``seconds`` (run time) [s]; an empty list if Slurm
+        measured nothing.
 
     References
     ----------
-    SchedMD, sacct(1): TRESUsageInTot; SchedMD/slurm src/plugins/gpu/nvml: gpu_p_usage_read sums over devices.
+    SchedMD, sacct(1): TRESUsageInTot, TRESUsageInAve, NTasks; SchedMD/slurm src/plugins/gpu/nvml: gpu_p_usage_read
+    sums over devices.
     """
-    if rows["tres_used"].null_count() == rows.height:
-        return []
-    usage_text = pl.col("tres_used")
+    usage_text = pl.coalesce("tres_used", "tres_used_mean")
     steps = rows.filter(pl.col("job_id").str.contains(".", literal=True), usage_text.str.contains("gres/gpuutil="))
+    if steps.is_empty():
+        return []
+    n_tasks = (
+        pl.when(pl.col("tres_used").is_not_null()).then(1.0).otherwise(pl.col("tasks").cast(pl.Float64, strict=False))
+    )
     memory = usage_text.str.extract_groups(r"gres/gpumem=(\d+(?:\.\d+)?)([KMGT]?)")
     unit = memory.struct.field("2").replace_strict(GIB_PER_TRES_MEMORY_UNIT, default=None, return_dtype=pl.Float64)
     return [
         steps.select(
             "cluster",
             job_id=pl.col("job_id").str.extract(r"^([^.]+)\."),
-            percent=usage_text.str.extract(r"gres/gpuutil=(\d+(?:\.\d+)?)").cast(pl.Float64),
-            gib=memory.struct.field("1").cast(pl.Float64) * unit,
+            percent=usage_text.str.extract(r"gres/gpuutil=(\d+(?:\.\d+)?)").cast(pl.Float64) * n_tasks,
+            gib=memory.struct.field("1").cast(pl.Float64) * unit * n_tasks,
             seconds=pl.coalesce("elapsed_s", parse_duration_s(pl.col("elapsed"))),
         )
     ]
@@ -494,8 +503,16 @@ def join_gpu_use(
         With ``attempt``, ``sm_activity`` [0-1] and ``memory_peak_gib`` [GiB].
     """
     numbered_jobs = rows.good.join(attempts, on=["file", "line"], how="left", maintain_order="left")
-    rows = replace(rows, good=numbered_jobs.with_columns(pl.col("attempt").fill_null(1)))
-    rows = rows.reject({DUPLICATE_SUBMISSION_REASON: pl.col("attempt") == 0})
+    # The elapsed time of a joined run is that of its last piece alone.
+    is_joined = (pl.col("run_start") < pl.col("start_time")).fill_null(value=False)
+    numbered_jobs = numbered_jobs.with_columns(
+        pl.col("attempt").fill_null(1),
+        start_time=pl.coalesce("run_start", "start_time"),
+        elapsed_s=pl.when(~is_joined).then("elapsed_s"),
+    )
+    rows = replace(rows, good=numbered_jobs)
+    reasons = {DUPLICATE_SUBMISSION_REASON: pl.col("attempt") == 0, JOINED_PIECE_REASON: pl.col("attempt") == -1}
+    rows = rows.reject(reasons)
     names = rows.good.select(name="job_id_raw", job_id="job_id")
     job_name_frames.append(names.filter(pl.col("name") != pl.col("job_id")))
     use = _read_jobstats(rows.good)
@@ -506,7 +523,8 @@ def join_gpu_use(
         # get the use of their steps, and only jobs of one GPU its memory.
         run_s = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds()
         jobs = rows.good.select("job_id", "gpus", "attempt", run_s=run_s)
-        gpu_busy_s = (pl.col("percent") * pl.col("seconds")).sum() / 100.0
+        is_measured = pl.col("percent").is_not_null().all()
+        gpu_busy_s = pl.when(is_measured).then((pl.col("percent") * pl.col("seconds")).sum() / 100.0)
         use_by_job = steps.group_by("job_id").agg(busy_s=gpu_busy_s, gib=pl.col("gib").max())
         is_attributable = (pl.len().over("job_id") == 1) & (pl.col("attempt") == 1) & (pl.col("gpus") >= 1)
         is_attributable &= ~rows.good["devices"].str.contains(r"\dg\.").fill_null(value=False)

@@ -94,13 +94,16 @@ FIELD_BY_NODE_EVENT_COLUMN = source_columns("slurm_events")
 UNAVAILABLE_NODE_STATE_PATTERN = r"(?i)DOWN|DRAIN|FAIL|MAINT|POWERED_OFF|REBOOT"
 """Slurm node states in which a node accepts no jobs: slurm.conf(5) and sinfo(1), NODE STATE CODES."""
 
+CLUSTER_EVENT_REASON = "event of the whole cluster"
+"""Reject reason of events that name no node, such as the registration of the cluster's TRES."""
+
 
 @register_sniffer(has_header_columns(("NodeName", "TimeStart", "TimeEnd", "State"), "|"))
 def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> Dataset:
     r"""Read Slurm events: when nodes were down or drained.
 
-    All GPUs of such a node are out of service, except those that are still allocated to jobs. Events of the whole
-    cluster, which name no node, are rejected.
+    All GPUs of such a node are out of service, except those that are still allocated to jobs. An event may name several
+    nodes, as ``n[1-4]``. Events of the whole cluster, which name none, are left out.
 
     Parameters
     ----------
@@ -132,15 +135,19 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     zone = _require_zone(tz, "slurm-events", "sacctmgr")
     dialect = Dialect(separator="|", quotes=False, missing=frozenset({"Unknown", "None"}))
     rows = read_rows(paths, FIELD_BY_NODE_EVENT_COLUMN, source="slurm-events", dialect=dialect)
-    rows = rows.reject({
-        "node: an event of the whole cluster": pl.col("node").is_null(),
+    rows = rows.reject({CLUSTER_EVENT_REASON: pl.col("node").is_null()})
+    nodes = map_unique_texts(rows.good["node"], try_expand_node_list, pl.List(pl.String))
+    rows = rows.with_columns(node=nodes).reject({
+        "node: no name, and not such as n[1-4]": pl.col("node").is_null(),
+        "state: missing": pl.col("state").is_null(),
         "state: one in which a node takes jobs": ~pl.col("state").str.contains(UNAVAILABLE_NODE_STATE_PATTERN),
         "start: no time of Slurm": _is_not_a_time("start_time"),
     })  # fmt: skip
 
     def make_outages(good: pl.DataFrame) -> pl.DataFrame:
         """Make the table of outages from the good rows."""
-        latest_rows = _with_utc_times(good, zone).unique(["node", "start_time"], keep="last")
+        by_node = _with_utc_times(good, zone).explode("node")
+        latest_rows = by_node.unique(["node", "start_time"], keep="last", maintain_order=True)
         return latest_rows.select(
             "node", "start_time", "end_time", gpus=pl.lit(None, pl.Float64), bucket=pl.lit("down")
         )
@@ -148,7 +155,7 @@ def read_slurm_events(paths: Sequence[str | Path], *, tz: str | None = None) -> 
     return assemble_table(
         rows, "out_of_service", source="slurm-events",
         sort_columns=("start_time", "node"), reshape=make_outages, row_word="event",
-        span_columns=("start_time", "end_time"), time_zone=zone,
+        span_columns=("start_time", "end_time"), time_zone=zone, harmless_reasons=[CLUSTER_EVENT_REASON],
     )  # fmt: skip
 
 

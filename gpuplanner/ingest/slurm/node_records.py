@@ -17,6 +17,7 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
 from gpuplanner.core.schema_checks import check_table, conform, make_empty_table
 from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, TABLES, Inventory
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import Record, RecordCollector, Rows, parse_instants, raise_fault
@@ -24,7 +25,7 @@ from gpuplanner.ingest.gpu_lists_of_nodes import is_gpu_list, read_dump_time, re
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import DeviceResolver, smallest_layouts, try_expand_node_list
 from gpuplanner.ingest.job_gpu_counting import resolve_node_models
 from gpuplanner.ingest.node_dump_history import make_node_dumps, merge_node_histories
-from gpuplanner.ingest.quality_report import source_check
+from gpuplanner.ingest.quality_report import Finding, source_check, source_finding
 from gpuplanner.ingest.slurm.accounting_fields import SLURM_NULL_TEXTS
 from gpuplanner.ingest.source_definition import register_sniffer
 from gpuplanner.ingest.source_fields import (
@@ -252,7 +253,8 @@ def _parse_json_node(item: dict[str, Any]) -> dict[str, str]:
     record = {
         "NODENAME": ",".join(names["nodes"]) if isinstance(names, dict) else item.get("name", ""),
         "GRES": (gres["total"] if isinstance(gres, dict) else gres) or "",
-        "STATE": state if isinstance(state, str) else "+".join(state),
+        # CLOUD is one of the first flags in text, and at any place in JSON.
+        "STATE": state if isinstance(state, str) else "+".join(sorted(state, key=lambda flag: flag != "CLOUD")),
         "TIMESTAMP": _epoch_text(item.get("reason_changed_at")),
     }
     if not all(isinstance(value, str) for value in record.values()):
@@ -420,11 +422,39 @@ UNDATED_CLOSURE_CHECK = source_check(
 """Check of the quality report on down or drained nodes since a time that is unknown."""
 
 
+IS_POWERED_DOWN_NODE_EXPR = (pl.col("gpus") > 0) & (
+    pl.col("state").str.contains(r"(?i)\bCLOUD\b.*\bPOWER(?:ED_DOWN|ING_DOWN|ING_UP)?\b|^\w+\*?[~%#]")
+).fill_null(value=False)
+"""Whether a row is a cloud node with GPUs that is not running; sinfo marks such states with ``~``, ``%`` or ``#``."""
+
+
+def drop_powered_down_nodes(rows: Rows) -> tuple[Rows, list[Finding]]:
+    """Drop cloud nodes that are not running, as they are no installed capacity, and name them; refuse a list of none.
+
+    References
+    ----------
+    SchedMD, sinfo(1), NODE STATE CODES; slurm.conf(5), State=CLOUD.
+    """
+    off = rows.good.filter(IS_POWERED_DOWN_NODE_EXPR) if "state" in rows.good.columns else rows.good.clear()
+    if off.is_empty():
+        return rows, []
+    rows = replace(rows, good=rows.good.filter(~IS_POWERED_DOWN_NODE_EXPR))
+    names = off["node"].unique(maintain_order=True).to_list()
+    if not rows.good["gpus"].sum():
+        got = f"{count_text(len(names), 'cloud node')} powered down ({examples(names)}), and no other node with GPUs"
+        remedy = "Leave the list out, and capacity follows from the jobs, or export it while nodes run."
+        raise TraceFormatError("node list", "nodes with GPUs that are powered up", got, remedy)
+    gpus = count_text(int(off.unique("node")["gpus"].sum()), "GPU")
+    return rows, [source_finding("nodes: powered down", len(names), examples(names), gpus=gpus)]
+
+
 SAME_NODE_REASON = "the same node again; lists of several dates need the date in the file name (nodes-2026-11-02.txt)"
 """Fault of a row of a node that an earlier row lists for the same or an unknown date."""
 
 
-def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) -> tuple[pl.DataFrame, TextFile]:
+def read_inventory(
+    path: str | Path, boards: Mapping[str, str] | None = None
+) -> tuple[pl.DataFrame, TextFile, list[Finding]]:
     r"""Read a node list into an inventory.
 
     An inventory is a denominator of shares, so a fault in it is an error, never a reject.
@@ -443,6 +473,8 @@ def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) ->
         Table ``schemas.Inventory``, sorted by node.
     file : TextFile
         The file, for the provenance.
+    findings : list of Finding
+        Nodes that are left out.
 
     Raises
     ------
@@ -458,8 +490,8 @@ def read_inventory(path: str | Path, boards: Mapping[str, str] | None = None) ->
     ...     read_inventory(path)[0]["node", "gpus"].row(0)
     ('n1', 8)
     """
-    rows = read_inventory_rows([path], boards)
-    return conform(rows.good, Inventory, source=str(path)).sort("node"), rows.files[0]
+    rows, findings = drop_powered_down_nodes(read_inventory_rows([path], boards))
+    return conform(rows.good, Inventory, source=str(path)).sort("node"), rows.files[0], findings
 
 
 def read_inventory_rows(
@@ -647,7 +679,8 @@ def read_nodes(
     ...     read_nodes([path]).summary()["gpus"]
     4
     """
-    rows = with_closing_times(read_inventory_rows(paths, boards, tz, nodes), tz)
+    rows, findings = drop_powered_down_nodes(read_inventory_rows(paths, boards, tz, nodes))
+    rows = with_closing_times(rows, tz)
     names = dict(enumerate(rows.file_names()))
     whole_cluster = pl.lit(not any(is_gpu_list(read_head(path)) for path in paths))
     file = pl.col("file").replace_strict(names, return_dtype=pl.String)
@@ -657,7 +690,7 @@ def read_nodes(
         for dumped in dumps.sort("time", maintain_order=True).partition_by("time", maintain_order=True)
     ]
     is_latest = pl.col("time").is_null() | (pl.col("time") == pl.col("time").max().over("node"))
-    inventory, findings = resolve_node_models(rows.good.filter(is_latest), boards)
+    inventory, model_findings = resolve_node_models(rows.good.filter(is_latest), boards)
     checks = [CPU_ONLY_CHECK, CLOSED_NODE_CHECK, UNDATED_CLOSURE_CHECK]
-    dataset = assemble_nodes(rows, inventory, findings, checks=checks)
+    dataset = assemble_nodes(rows, inventory, [*findings, *model_findings], checks=checks)
     return dataset.with_tables(**merge_node_histories(histories))

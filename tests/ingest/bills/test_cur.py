@@ -92,6 +92,13 @@ def test_a_month_by_hand(file: File, legacy: bool):
     assert reading.provenance["notes"][0] == ("legacy report" if legacy else "CUR 2.0")
 
 
+def test_times_without_an_offset_are_utc_as_athena_writes_them(file: File, legacy: bool):
+    text = report(LINES, legacy=legacy)
+    naive = text.replace("T00:00:00.000Z", " 00:00:00.000")
+    assert naive != text
+    assert read_cur([file(naive, "naive.csv")]).table.equals(read_cur([file(text)]).table)
+
+
 def test_both_reports_give_the_same_charges(file: File):
     tables = [read_cur([file(report(LINES, legacy=each), f"{each}.csv")]).table for each in (True, False)]
     assert tables[0].equals(tables[1])

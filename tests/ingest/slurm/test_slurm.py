@@ -12,6 +12,7 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
+from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.slurm.accounting import JOB_STEP_REASON, read_slurm
 from gpuplanner.ingest.slurm.accounting_fields import (
@@ -357,12 +358,21 @@ def test_the_phillips_dump_has_two_gpu_jobs(public_data: Path):
     assert trace.jobs["start_time"].null_count() == never
 
 
-@pytest.mark.data
-def test_a_dump_without_times_is_a_listing_of_states(public_data: Path):
-    """269 rows, of which 163 are steps; the figures were counted with awk."""
-    path = public_data / "slurm" / "sacct_short_ood.txt"
-    found = read("auto", path)
-    facts = found.summary()
-    assert (facts["rows_in"], found.table.height, found.rejects.height) == (269, 106, 163)
-    assert (facts["jobs_completed"], facts["jobs_pending"], facts["jobs_timeout"]) == (44, 31, 10)
-    assert found.table["cpus"].sum() == 19_436
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        # The formats of sacct without --format, of sacct --long, and a file without header whose fields are unknown.
+        ("JobID|JobName|Partition|Account|AllocCPUS|State|ExitCode\n7|a|gpu|x|1|COMPLETED|0:0\n", "'AllocTRES'"),
+        ("JobID|NTasks|Elapsed|State|AllocTRES\n7||05:00:00|COMPLETED|cpu=8,gres/gpu=2\n", "'Submit' or 'Eligible'"),
+        ("7|COMPLETED|h100|1775469600|1775476800|7200|cpu=32,gres/gpu=8,node=1\n", "'State', 'JobID' or 'JobIDRaw'"),
+        ("billing=32,gres/gpu=8|7|CANCELLED by 7|2026-03-02T08:00:00\n", "'State', 'JobID' or 'JobIDRaw'"),
+    ],
+)
+@pytest.mark.parametrize("source", ["auto", "slurm"])
+def test_accounting_without_times_names_the_columns_and_the_command(
+    text: str, missing: str, source: str, file: Callable[..., Path]
+):
+    with pytest.raises(TraceFormatError) as found:
+        read(source, file(text), tz="UTC")
+    assert missing in str(found.value)
+    assert f"run {export_command('sacct')}" in str(found.value)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
+import polars as pl
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
@@ -141,7 +142,7 @@ def test_instances_are_on_the_fewest_boards_that_hold_them(file: File, gres, boa
     ("text", "rows"),
     [
         (SCONTROL, 1),  # gpu-2 is DOWN+DRAIN; c-1 has no GPUs
-        ("NodeName=n1 Arch=x86_64 Gres=gpu:a100:4 State=IDLE+CLOUD+POWERED_DOWN Reason=x\n", 0),
+        ("NodeName=n1 Arch=x86_64 Gres=gpu:a100:4 State=IDLE+POWERED_DOWN Reason=x\n", 0),
         ("NODELIST GRES STATE\nn1 gpu:a100:4 drng\nn2 gpu:a100:4 down*\nn3 gpu:a100:4 mix\n", 2),
     ],
 )
@@ -149,3 +150,42 @@ def test_nodes_that_take_no_new_jobs_are_named_and_count(file: File, text: str, 
     found = read("nodes", file(text))
     told = dict(found.quality.select("check", "rows").iter_rows())
     assert told.get("node that takes no new jobs", 0) == rows
+
+
+@pytest.mark.parametrize(
+    ("text", "powered_up", "off"),
+    [
+        # Slurm 23 in text and JSON, and Slurm 20, which prints POWER: cloud nodes. Owned ones stay, off or not.
+        ("NodeName=n1 Gres=gpu:4 State=IDLE+CLOUD\nNodeName=n2 Gres=gpu:4 State=IDLE+CLOUD+POWERED_DOWN\n", ["n1"], 1),
+        ("NodeName=n1 Gres=gpu:4 State=MIXED+CLOUD\nNodeName=n[2-3] Gres=gpu:4 State=IDLE+CLOUD+POWER\n", ["n1"], 2),
+        ("NodeName=n1 Gres=gpu:4 State=IDLE+POWERED_DOWN\nNodeName=n2 Gres=gpu:4 State=ALLOCATED\n", ["n1", "n2"], 0),
+        ("NodeName=n1 Gres=gpu:4 State=MIXED+CLOUD+POWER_DOWN\nNodeName=n2 State=IDLE+CLOUD+POWERED_DOWN\n", ["n1"], 0),
+        (
+            '{"nodes": [{"name": "n1", "gres": "gpu:4", "state": ["POWERING_UP", "CLOUD", "ALLOCATED"]},'
+            ' {"name": "n2", "gres": "gpu:4", "state": ["IDLE", "CLOUD"]}]}', ["n2"], 1,
+        ),
+        ("NODELIST GRES STATE\nn1 gpu:4 idle~\nn2 gpu:4 mix-\nn3 gpu:4 alloc#\nn4 gpu:4 down*%\n", ["n2"], 3),
+    ],
+)  # fmt: skip
+def test_cloud_nodes_that_do_not_run_are_no_capacity(file: File, text: str, powered_up: list[str], off: int):
+    found = read("nodes", file(text, "nodes"))
+    assert found.inventory is not None
+    assert found.inventory.filter(pl.col("gpus") > 0)["node"].to_list() == powered_up
+    told = dict(found.quality.select("check", "rows").iter_rows())
+    assert told.get("cloud nodes of Slurm that are not running", 0) == off
+
+
+def test_a_list_of_cloud_nodes_of_which_none_runs_is_refused(file: File):
+    path = file("NodeName=n[1-2] Gres=gpu:4 State=IDLE+CLOUD+POWERED_DOWN\n")
+    with pytest.raises(TraceFormatError, match=r"got 2 cloud nodes powered down .'n1', 'n2'.*Leave the list out"):
+        read("nodes", path)
+
+
+def test_jobs_of_the_past_count_on_cloud_nodes_that_do_not_run_today():
+    case = Path(__file__).parent.parent / "cluster_dumps" / "slurm" / "53-powered-down"
+    found = read("slurm", case / "sacct.txt", tz="UTC", nodes=case / "nodes.txt")
+    assert found.inventory is not None
+    today = found.inventory.filter(pl.col("retired").is_null())
+    assert (today["gpus"].sum(), found.provenance["gpu_hours"]) == (16, 60.0)
+    check = found.quality.filter(check="cloud nodes of Slurm that are not running")
+    assert "they have 16 GPUs" in check["effect"].item()
