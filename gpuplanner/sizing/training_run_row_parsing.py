@@ -521,7 +521,8 @@ def choose_unstated_settings(
         changes.append({"recompute": "none" if job.recompute == "full" else "full"})
     _note_unstated_columns(row, job)
     variants = [job, *(replace(job, **change) for change in changes)]
-    if len(variants) == 1 or max_gib is None or (row.tool in TOOLS_WITHOUT_RECIPE and sum(peak_gib(job)) <= max_gib):
+    # That a recipe was published for a GPU shows that it fits; of a loop of one's own, this is what is asked.
+    if len(variants) == 1 or max_gib is None or row.tool in TOOLS_WITHOUT_RECIPE:
         return job, tuple(variants[1:])
     sizes = [(sum(peak_gib(variant)), index) for index, variant in enumerate(variants)]
     _, index = max((size for size in sizes if size[0] <= max_gib * (1 - PEAK_HEADROOM_FRACTION)), default=(0.0, 0))

@@ -20,7 +20,7 @@ from gpuplanner.sizing.learned_memory import (
     predict_gib,
     shipped_peak_model,
 )
-from gpuplanner.sizing.memory_components import BYTES_PER_GIB, peak_gib, unmetered_bytes
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, has_autocast_copies, peak_gib, unmetered_bytes
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
@@ -284,14 +284,15 @@ def _make_row_job(
         context_gib=float(facts.get("context_gib", 0)), communicators=int(facts.get("communicators", 0)),
         fp8_bytes=float(facts["fp8_bytes"]) if "fp8" in tags and not row.narrow else None,
     )  # fmt: skip
-    note_assumptions(row, job)
-    if job.fp8_bytes is not None:
-        copies = f"{job.fp8_bytes:g} bytes a weight of copies" if job.fp8_bytes else "weights are cast in each product"
-        row.note.append(f"fp8: {copies}; activations counted as of 16 bit")
     if not job.sharding and job.shards > 1 and max_gib and compute_static_gib(job) > max_gib:
         job = replace(job, sharding=resolve_tool_facts(tool, frozenset(tags | {"unplaced"})).get("sharding", "fsdp"))
         row.missing.append(f"sharding: assumed {job.sharding}, as it does not fit otherwise")
     job, alternatives = choose_unstated_settings(row, job, max_gib)
+    note_assumptions(row, job)
+    if job.fp8_bytes is not None:
+        copies = f"{job.fp8_bytes:g} bytes a weight of copies" if job.fp8_bytes else "weights are cast in each product"
+        replaced = ", in place of those of autocast" if job.fp8_bytes and has_autocast_copies(job) else ""
+        row.note.append(f"fp8: {copies}{replaced}; activations counted as of 16 bit")
     if earlier := facts.get("earlier_regime"):
         alternatives = (*alternatives, replace(job, regime=earlier))
         newest = f"version of {tool}: assumed the newest of the table, which accumulates gradients in fp32"
