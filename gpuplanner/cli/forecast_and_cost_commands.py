@@ -274,7 +274,7 @@ def forecast(
     ] = True,
     by: Annotated[
         str | None,
-        Option(help="Series to forecast: tenant (GPUs of each team), gpu_model, or profile (MIG instances)."),
+        Option(help="Series to forecast: GPUs of each tenant (team) or gpu_model, or MIG instances of each profile."),
     ] = None,
     at: Annotated[
         str | None, Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]")
