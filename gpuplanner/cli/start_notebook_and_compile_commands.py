@@ -144,6 +144,14 @@ def start_services(scenario: Scenario, folder: Path, *, as_json: bool, verbose: 
     echo(f"\n{'Report':<11}{page_path or 'none: --no-page'}", f"{'Bundle':<11}{folder / 'export' / 'README.md'}")
 
 
+def _describe_linked_files(folder: Path) -> str:
+    """Name the files that the page of a report links, of which each may have been left out; empty without one."""
+    files = {"workbook": "workbook.xlsx", "change bundle": "export/README.md", "notebook": "report.ipynb"}
+    written = [name for name, file in files.items() if (folder / file).exists()]
+    names = " and ".join(", ".join(written).rsplit(", ", 1))
+    return f"    {names} {'are' if len(written) > 1 else 'is'} linked there" if written else ""
+
+
 def _write_results(
     folder: Path, write_page: Callable[[], None], write_files: Callable[[], None], *, reason: str | None, verbose: bool
 ) -> tuple[dict[str, str | None], GpuPlannerError | None]:
@@ -308,8 +316,7 @@ def start(
 
         bundle = make_decision_bundle(scenario, comparison)
         page_text = written["page"] or f"none: {written['page_reason']}"
-        linked = f"    workbook{', change bundle' * bool(bundle)} and notebook are linked there"
-        echo(f"\n{'Report':<11}{page_text}{linked * bool(written['page'])}")
+        echo(f"\n{'Report':<11}{page_text}{_describe_linked_files(folder) if written['page'] else ''}")
         if comparison.rules is not None:
             by_hand = ", ".join(bundle.manual_measures).replace("_", " ") if bundle else ""
             note = f" (steps by hand: {by_hand})" if by_hand else ""
