@@ -132,18 +132,23 @@ def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queu
     return started.with_columns(end_s=pl.col("start_s") + pl.col("run_s"))
 
 
-def tabulate_wait_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
+def tabulate_wait_curve(
+    jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int | None = None, queue: str = "fifo"
+) -> pl.DataFrame:
     """Simulate a job list on 50 to 200 % of a number of GPUs, and tabulate the queue waits.
 
     Parameters
     ----------
-    jobs, gpus, gpus_per_node, queue
-        As of :func:`simulate_job_list`. Fleets that are too small for the largest job are left out.
+    jobs, gpus, queue
+        As of :func:`simulate_job_list`.
+    gpus_per_node : int, optional
+        GPUs of each node; None: each fleet is one pool without nodes.
 
     Returns
     -------
     polars.DataFrame
-        ``gpus, mean_wait_s, p95_wait_s``, a row for each of up to 12 fleets. [GPU, s]
+        ``gpus, mean_wait_s, p95_wait_s``, a row for each of up to 13 fleets of whole nodes. The smallest is at least
+        as large as the largest job. [GPU, s]
 
     Examples
     --------
@@ -152,13 +157,14 @@ def tabulate_wait_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, qu
     >>> tabulate_wait_curve(jobs, gpus=4, gpus_per_node=4).rows()
     [(4, 5.0, 10.0), (8, 0.0, 0.0)]
     """
-    nodes = np.round(np.linspace(0.5, 2.0, 12) * gpus / gpus_per_node).astype(int)
-    rows = []
+    step = gpus_per_node or 1
     largest = jobs["gpus"].to_numpy().max(initial=1)
-    for count in np.unique(nodes[nodes * gpus_per_node >= largest]).tolist():
-        outcomes = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
+    nodes = np.round(np.linspace(0.5, 2.0, 13) * gpus / step).astype(int)
+    rows = []
+    for size in (np.unique(np.maximum(nodes, -(-largest // step))) * step).tolist():
+        outcomes = simulate_job_list(jobs, gpus=size, gpus_per_node=gpus_per_node or size, queue=queue)
         waits = outcomes["start_s"] - outcomes["submit_s"]
-        rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "equiprobable")))
+        rows.append((size, waits.mean(), waits.quantile(0.95, "equiprobable")))
     return pl.DataFrame(rows, schema=["gpus", "mean_wait_s", "p95_wait_s"], orient="row")
 
 
