@@ -101,8 +101,10 @@ def catalog_profiles(gpu_model: GpuModelArgument, as_json: Json = False) -> None
     import polars as pl
 
     from gpuplanner.hardware.catalog import facts, resolve_mig_model
+    from gpuplanner.hardware.gpu_models import DRIVER_MEMORY_FRACTION
 
     modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == gpu_model.lower())
+    modes = modes.with_columns(pl.col("memory_gb") * DRIVER_MEMORY_FRACTION).rename({"memory_gb": "memory_gib"})
     if modes.height:
         show_frame(modes if as_json else modes.drop("gpu_model", "source"), as_json=as_json)
         return
