@@ -161,8 +161,8 @@ def cost(
         hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
         show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
     notes = list(review.missing)
-    scope = purchase_result.scope if purchase_result is not None else ""
-    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against on demand"
+    scope, rented = (purchase_result.scope, purchase_result.rent_name) if purchase_result is not None else ("", "")
+    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against {rented}"
     for part, tables in (
         (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope, "payments": one_gpu}),
         (refresh_result, {}),

@@ -191,7 +191,7 @@ def render_commitment_section(purchase: PurchasePlan) -> HtmlSection:
 
 
 def render_payment_section(table: pl.DataFrame, notes: Sequence[str], title: str) -> HtmlSection:
-    """Render the ways to pay for more GPUs: cost, and break-even against on demand."""
+    """Render the ways to pay for more GPUs: cost, and break-even against rented GPUs."""
     table = table.with_columns(pl.col("option").map_elements(text_of_code, return_dtype=pl.String))
     best = table.row(0, named=True)
     return page.section(
