@@ -44,7 +44,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.number_formats_and_glossary import glossary_terms_in
 from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, find_dataset_folder
 from gpuplanner.usage.grouped_usage import (
     TIME_GROUPS,
     UsageFilter,
@@ -496,8 +496,8 @@ class Cluster:
 
     @cached_property
     def _folder(self) -> str:
-        """Folder or ``"sample"``; a public trace is written to a temporary folder, since scenarios read folders."""
-        return str(self.save(_temporary_folder())) if self.data in public_traces() else self.data
+        """Folder or ``"sample"``; that of a public trace is in the cache."""
+        return find_dataset_folder(self.data)
 
     def save(self, folder: str | Path) -> Path:
         """Write the tables as a dataset folder, which :func:`open` reads again."""
@@ -660,9 +660,7 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
     if not isinstance(data, str | Path):
         example = "write for example 'sample' or gp.Scenario(data='sample')"
         raise TypeError(f"expected a name, a folder, a cluster, a scenario or a study; got {data!r}: {example}")
-    name = str(data)
-    if name in public_traces():
-        return open(name).scenario(**changes)
+    name = find_dataset_folder(str(data))
     if "month" in changes:
         require_month(changes["month"], load_dataset(name, columns=("submit_time",)), str(changes.get("tz", "UTC")))
     return Scenario(**{"data": name} | _usual_actuator(name) | dict(changes))
