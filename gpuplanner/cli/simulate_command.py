@@ -82,13 +82,11 @@ def simulate(
     outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
     fleet: dict[str, Any] = {"gpus": gpus, "gpus_per_node": node_gpus, "queue": queue}
-    points = None
-    if curve:
-        points = tabulate_wait_curve(table, gpus=gpus, gpus_per_node=gpus_per_node, queue=queue)
-        if (least := points["gpus"][0]) > gpus / 2:
-            fleets = "fleet of whole nodes" if gpus_per_node else "fleet"
-            notify(f"the wait curve begins at {least} GPUs: no smaller {fleets} has the GPUs of the largest job, "
-                   f"{table['gpus'].max()}", quiet=quiet)  # fmt: skip
+    points = tabulate_wait_curve(table, **fleet | {"gpus_per_node": gpus_per_node}) if curve else None
+    if points is not None and (least := points["gpus"][0]) > gpus / 2:
+        fleets = "fleet of whole nodes" if gpus_per_node else "fleet"
+        largest = f"no smaller {fleets} has the GPUs of the largest job, {table['gpus'].to_numpy().max()}"
+        notify(f"the wait curve begins at {least} GPUs: {largest}", quiet=quiet)
     intervals = resample_run(table, **fleet, replications=replications, seed=seed) if replications else {}
     if as_json:
         optional = {"curve": points, "intervals": intervals or None}

@@ -243,9 +243,11 @@ def start(
     """
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
+    from gpuplanner.decision.announced_projects import read_projects
     from gpuplanner.decision.comparison_record import compare_policies
     from gpuplanner.decision.decision_types import REASON_NO_JOB_LIST
     from gpuplanner.decision.inference_answers import list_data_warnings
+    from gpuplanner.decision.inference_services import read_services
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.planning_history import combine_clusters, split_into_pools
@@ -253,16 +255,10 @@ def start(
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
     ScenarioOptions(stated).apply_to(Scenario())  # raises on a wrong value, naming its option, before the long steps
-    if "projects" in stated:
-        from gpuplanner.decision.announced_projects import read_projects
-
-        read_projects(stated["projects"])  # raises on a wrong file, before the long steps
-        stated["projects"] = str(resolve_path(stated["projects"]))
-    if "services" in stated:
-        from gpuplanner.decision.inference_services import read_services
-
-        read_services(stated["services"])
-        stated["services"] = str(resolve_path(stated["services"]))
+    for name, read_file in (("projects", read_projects), ("services", read_services)):
+        if name in stated:
+            read_file(stated[name])  # raises on a wrong file, before the long steps
+            stated[name] = str(resolve_path(stated[name]))
     asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
@@ -453,12 +449,9 @@ def find_scenario(files: list[str]) -> Scenario | None:
     if len(files) > 1:
         return None
     path = Path(files[0])
-    if files[0] == SAMPLE_NAME:
-        return ScenarioOptions({}).make_scenario(SAMPLE_NAME)
-    if (path / DATASET_MARK.file).is_file():
-        return _resolve_data(ScenarioOptions({}).make_scenario(str(path)))
-    if path.suffix in (".yaml", ".yml") and not _is_source_file(path):
-        return _resolve_data(ScenarioOptions({}).make_scenario(str(path)))
+    is_dataset = files[0] == SAMPLE_NAME or (path / DATASET_MARK.file).is_file()
+    if is_dataset or (path.suffix in (".yaml", ".yml") and not _is_source_file(path)):
+        return _resolve_data(ScenarioOptions({}).make_scenario(files[0]))
     return None
 
 

@@ -404,9 +404,7 @@ def _tabulate_rent(hours: FloatArray, rent: Rent, levels: FloatArray) -> FloatAr
     spot_saving = rent.on_demand - rent.spot_price
     for index, level in enumerate(levels):
         beyond = np.maximum(hours - level, 0.0)
-        cost = rent.on_demand * beyond
-        if spot_saving and rent.spot_share:
-            cost = cost - spot_saving * np.minimum(beyond, rent.spot_share * hours)
+        cost = rent.on_demand * beyond - spot_saving * np.minimum(beyond, rent.spot_share * hours)
         rents[:, index] = cost.mean(axis=1) * HOURS_PER_MONTH
     return rents
 

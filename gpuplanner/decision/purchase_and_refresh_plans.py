@@ -600,15 +600,14 @@ def _list_spot_notes(scenario: Scenario, rent: Rent) -> list[str]:
     share = f"{percent_text(scenario.spot_share)} of the load (spot_share)"
     if rent.spot is None:
         return [f"Spot is not counted for {share}: no spot price is known. State one in a price book."]
-    interruptions = (
+    use, useful_hour = f"Spot is not counted for {share}, as it is not cheaper", ""
+    if rent.name != "on_demand":
+        use, useful_hour = f"Spot serves {share}", f"; an hour of useful work costs {rent.spot_price:.3f}"
+    return [
+        f"{use}: spot {rent.spot:.3f}, on demand {rent.on_demand:.3f} {scenario.currency} per GPU-hour; "
         f"{scenario.spot_interruptions_per_day:g} interruptions of a job per day (spot_interruptions_per_day) waste "
-        f"{percent_text(rent.spot_overhead, '.1f')} of the hours"
-    )
-    prices = f"spot {rent.spot:.3f}, on demand {rent.on_demand:.3f} {scenario.currency} per GPU-hour"
-    if rent.name == "on_demand":
-        return [f"Spot is not counted for {share}, as it is not cheaper: {prices}; {interruptions}."]
-    useful = f"an hour of useful work on spot costs {rent.spot_price:.3f} {scenario.currency}"
-    return [f"Rented GPUs serve {share} on spot: {prices}; {interruptions}, so that {useful}."]
+        f"{percent_text(rent.spot_overhead, '.1f')} of the hours{useful_hour}."
+    ]
 
 
 def find_billing_terms(scenario: Scenario, job_history: History, kind: str) -> BillingTerms:

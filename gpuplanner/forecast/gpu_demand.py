@@ -75,8 +75,7 @@ class DemandHistory:
         parts = []
         for uid, row in zip(self.ids, self.values, strict=True):
             tenant, _, profile = uid.rpartition("/")
-            names = {"tenant": pl.lit(tenant), "profile": pl.lit(profile)}
-            parts.append(pl.DataFrame({"unique_id": uid, "ds": ds, "y": row}).with_columns(**names))
+            parts.append(pl.DataFrame({"unique_id": uid, "ds": ds, "y": row, "tenant": tenant, "profile": profile}))
         return pl.concat(parts).filter(pl.col("y").is_not_nan())
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -565,14 +566,12 @@ def make_non_mig_model(name: str) -> GpuModel:
     >>> make_non_mig_model("a word of the source").memory_gib
     0.0
     """
-    try:
-        sheet = find_data_sheet(name) if name in non_mig_model_names() else None
-    except GeometryError:
-        sheet = None
-    if sheet is None:
-        return GpuModel(name, 0.0, 1, 1, ())
-    memory_gib = DRIVER_MEMORY_FRACTION * (sheet.memory_gb or 0.0)
-    return GpuModel(name, memory_gib, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)
+    if name in non_mig_model_names():
+        with contextlib.suppress(GeometryError):  # some have a price alone
+            sheet = find_data_sheet(name)
+            memory_gib = DRIVER_MEMORY_FRACTION * (sheet.memory_gb or 0.0)
+            return GpuModel(name, memory_gib, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)
+    return GpuModel(name, 0.0, 1, 1, ())
 
 
 def load_any_gpu_model(name: str) -> GpuModel:

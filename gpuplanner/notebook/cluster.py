@@ -491,13 +491,9 @@ class Cluster:
         """Return the scenario of this cluster with other field values."""
         if "month" in changes:
             require_month(changes["month"], self.inbox.trace, self.inbox.tz)
-        own_fields = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
-        return Scenario(**own_fields | _usual_actuator(self._folder) | changes)
-
-    @cached_property
-    def _folder(self) -> str:
-        """Folder or ``"sample"``; that of a public trace is in the cache."""
-        return find_dataset_folder(self.data)
+        folder = find_dataset_folder(self.data)
+        own_fields = {"data": folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        return Scenario(**own_fields | _usual_actuator(folder) | changes)
 
     def save(self, folder: str | Path) -> Path:
         """Write the tables as a dataset folder, which :func:`open` reads again."""

@@ -331,16 +331,13 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     repeated = [
         name for name in (*REQUIRED_JOB_LIST_COLUMNS, *OPTIONAL_JOB_COLUMNS) if f"{name}_duplicated_0" in cells.columns
     ]
-    got = ""
-    if not cells.columns:
-        got = "nothing"
-    elif missing:
-        got = f"no {', '.join(map(repr, missing))} among {examples(cells.columns)}"
-    elif repeated:
-        got = f"{', '.join(map(repr, repeated))} more than once"
-    elif not cells.height:
-        got = "no rows"
-    if got:
+    faults = (
+        (not cells.columns, "nothing"),
+        (missing, f"no {', '.join(map(repr, missing))} among {examples(cells.columns)}"),
+        (repeated, f"{', '.join(map(repr, repeated))} more than once"),
+        (not cells.height, "no rows"),
+    )
+    if got := next((text for occurs, text in faults if occurs), ""):
         expected = (
             f"columns {', '.join(map(repr, REQUIRED_JOB_LIST_COLUMNS))}, separated by commas, and at least one job"
         )
@@ -378,13 +375,10 @@ def _collect_remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
     unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
     tied = jobs.height - jobs["submit_s"].n_unique()
     zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()
-    remarks = []
-    if unused:
-        remarks.append(f"columns that are not read: {examples(unused)}")
-    if unsorted:
-        remarks.append(f"rows out of order of submission: {unsorted}; sorted")
-    if tied:
-        remarks.append(f"submissions at the instant of another: {tied}; in the order of the file")
-    if zero:
-        remarks.append(f"durations of zero: {len(zero)}: {examples(zero)}")
-    return remarks
+    remarks = (
+        (unused, f"columns that are not read: {examples(unused)}"),
+        (unsorted, f"rows out of order of submission: {unsorted}; sorted"),
+        (tied, f"submissions at the instant of another: {tied}; in the order of the file"),
+        (zero, f"durations of zero: {len(zero)}: {examples(zero)}"),
+    )
+    return [text for occurs, text in remarks if occurs]

@@ -90,17 +90,13 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
         gradients = 0.0
     if sharding == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
-    params_per_shard = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
-    keeps_whole_gradients = job.gradients_whole and sharding in WEIGHT_SHARDINGS
-    total = weights * (params_per_shard if sharding in WEIGHT_SHARDINGS else local_params)
-    total += gradients * (
-        params_per_shard if sharding in (*WEIGHT_SHARDINGS, "zero2") and not keeps_whole_gradients else local_params
-    )
-    return (
-        total
-        + at_once
-        + states * (params_per_shard if sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else local_params)
-    )
+
+    def held(*shardings: str) -> float:  # experts are shared by as many ranks in fewer groups: a shard is the same
+        return params / n if sharding in shardings else local_params
+
+    total = weights * held(*WEIGHT_SHARDINGS)
+    total += gradients * (held("zero2") if job.gradients_whole else held(*WEIGHT_SHARDINGS, "zero2"))
+    return total + at_once + states * held(*WEIGHT_SHARDINGS, "zero1", "zero2")
 
 
 def reference_bytes(job: TrainingJob, params: float) -> float:

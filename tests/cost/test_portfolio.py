@@ -166,7 +166,7 @@ def test_the_cheapest_mix_is_no_dearer_than_the_mean_reserved_in_the_same_nodes(
     [
         # Of a day 4 x (30 min / 2 + 30 s) are wasted: a useful hour costs 6.326 / (1 - 0.0431) = 6.611.
         ({"spot_share": 0.5, "spot_interruptions_per_day": 4}, "on_demand_and_spot", 0.5 * 12.29 + 0.5 * 6.611,
-         ("50 % of the load", "spot 6.326, on demand 12.290 USD", "4 interruptions", "waste 4.3 %", "6.611 USD")),
+         ("50 % of the load", "spot 6.326, on demand 12.290 USD", "4 interruptions", "waste 4.3 %", "costs 6.611")),
         ({"spot_share": 0.2, "spot_interruptions_per_day": 90}, "on_demand", 12.29,
          ("not counted for 20 % of the load", "not cheaper", "90 interruptions", "waste 96.9 %")),
         ({"spot_share": 0.2, "price_per_gpu_hour": 2}, "on_demand", 2,
