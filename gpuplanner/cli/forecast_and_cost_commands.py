@@ -275,7 +275,7 @@ def forecast(
     ] = True,
     by: Annotated[
         str | None,
-        Option(help="Series to forecast: GPUs of each tenant (team) or gpu_model, or MIG instances of each profile."),
+        Option(help="Series to forecast: tenant (GPUs of each team), gpu_model (of each) or profile (MIG instances)."),
     ] = None,
     at: Annotated[
         str | None, Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]")
@@ -364,7 +364,7 @@ def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> No
 
 
 def _show_backtest(
-    scenario: Scenario, source: DemandHistory, horizon: int, gap: int, cutoffs: int, budget: float,
+    scenario: Scenario, history: DemandHistory, horizon: int, gap: int, cutoffs: int, budget: float,
     models: str | None, workers: str | None, with_known: bool, paths: Path | None, n_paths: int | None,
     out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
@@ -374,7 +374,7 @@ def _show_backtest(
     ----------
     scenario : Scenario
         Seed.
-    source : DemandHistory
+    history : DemandHistory
         Demand series.
     horizon, gap : int
         Forecast horizon, and time from the cutoff to the first forecast. [intervals]
@@ -408,14 +408,14 @@ def _show_backtest(
     if models is not None:
         model_names = tuple(resolve_name(name, CANDIDATE_MODELS, subject="model") for name in models.split(","))
         too_slow = ()
-    notify(*source.remarks, quiet=quiet)
+    notify(*history.remarks, quiet=quiet)
     if too_slow:
         notify(f"left out, over {budget:g} CPU seconds a series (--budget): {', '.join(too_slow)}", quiet=quiet)
-    notify(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
-    is_long = expected_cpu_s(model_names, cutoffs * len(source.ids)) > MIN_PARALLEL_CPU_S
+    notify(f"forecasting {len(history.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
+    is_long = expected_cpu_s(model_names, cutoffs * len(history.ids)) > MIN_PARALLEL_CPU_S
     default_workers = os.cpu_count() or 1 if is_long else 1
     backtest = rolling_backtest(
-        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=model_names, price=DEFAULT_UNMET_DEMAND_PRICE,
+        history, horizon=horizon, gap=gap, cutoffs=cutoffs, models=model_names, price=DEFAULT_UNMET_DEMAND_PRICE,
         with_known=with_known, seed=scenario.seed, workers=parse_workers(workers, default_workers),
         progress=_show_progress if is_long and not quiet else None,
     )  # fmt: skip
@@ -423,7 +423,7 @@ def _show_backtest(
     mean = mean_scores(scores)
     fixed = compare_best_fixed(mean)
     _write_parquet(out, lambda: fold_table(backtest), quiet)
-    _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
+    _write_parquet(paths, lambda: history.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
         price = DEFAULT_UNMET_DEMAND_PRICE
         origins = [backtest.test.grid.time(origin) for origin in backtest.test.origins]
@@ -431,7 +431,7 @@ def _show_backtest(
             "series": scores, "mean": mean, "best_fixed": fixed,
             "costs": {"planned_gpu_hour": 1.0, "unmet_gpu_hour": price, "quantile": 1 - 1 / price},
             "origins": origins, "evaluated_from": backtest.first, "horizon": horizon, "gap": gap,
-            "beyond_budget": too_slow, "remarks": source.remarks,
+            "beyond_budget": too_slow, "remarks": history.remarks,
         }  # fmt: skip
         show(rows, as_json=True)
         return
@@ -451,7 +451,7 @@ def _show_progress(done: int, total: int) -> None:
 
 
 def _show_forecast(
-    scenario: Scenario, source: DemandHistory, by: str, horizon: int, gap: int, with_known: bool,
+    scenario: Scenario, history: DemandHistory, by: str, horizon: int, gap: int, with_known: bool,
     announced: Path | None, sums: str | None, paths: Path | None, n_paths: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPU demand from the end of the data or from a cutoff, and print it.
@@ -460,7 +460,7 @@ def _show_forecast(
     ----------
     scenario : Scenario
         Announced projects and seed.
-    source : DemandHistory
+    history : DemandHistory
         Demand series.
     by : str
         Series: tenant, gpu_model or profile.
@@ -490,27 +490,27 @@ def _show_forecast(
     tables = [] if announced is None else [read_announced(announced)]
     if scenario.projects is not None:
         projects = read_projects(scenario.projects).projects
-        coming = [project for project in projects if project_span(project, scenario.tz)[0] >= source.end]
+        coming = [project for project in projects if project_span(project, scenario.tz)[0] >= history.end]
         tables.append(tabulate_project_jobs(coming, scenario.tz))
         notify(f"{len(coming)} of {len(projects)} announced projects begin after the record and are added", quiet=quiet)
     if tables:
-        source = replace(source, announced=pl.concat(tables, how="vertical_relaxed"))
+        history = replace(history, announced=pl.concat(tables, how="vertical_relaxed"))
         if by != SERIES_KINDS[0]:
             notify(f"announced jobs are added to the sum of all series alone: series are by {by}", quiet=quiet)
     choice, table = forecast_ahead(
-        source, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=with_known, seed=scenario.seed,
+        history, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=with_known, seed=scenario.seed,
         sums="mint" if sums is None else resolve_name(sums, ("mint", "top", "none"), subject="--sums"),
     )  # fmt: skip
-    _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
+    _write_parquet(paths, lambda: history.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
-        rows = {"running": source.running(), "choice": choice, "forecast": table, "remarks": source.remarks}
-        if source.run_off is not None:
-            rows["cost_curve"] = source.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=scenario.seed)
+        rows = {"running": history.running(), "choice": choice, "forecast": table, "remarks": history.remarks}
+        if history.run_off is not None:
+            rows["cost_curve"] = history.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=scenario.seed)
         show(rows, as_json=True)
         return
-    notify(*source.remarks, quiet=quiet)
-    if source.run_off is not None:
-        show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
+    notify(*history.remarks, quiet=quiet)
+    if history.run_off is not None:
+        show_frame(history.running(), title="Running jobs and their remaining GPU-hours")
     show_frame(choice, title="Model of each series")
     show_frame(table, title="Forecast")
 

@@ -77,7 +77,7 @@ class Rent:
     spot_overhead: float = 0.0
 
     @property
-    def name(self) -> str:
+    def price_kind(self) -> str:
         """Code of the rented GPUs: on demand, with spot for the load that may be interrupted, where that is cheaper."""
         return "on_demand_and_spot" if self.spot_share and self.spot_price < self.on_demand else "on_demand"
 
@@ -186,7 +186,9 @@ def compare_payments(
     """
     hourly = rent.on_demand - (rent.on_demand - rent.spot_price) * rent.spot_share
     used_month = gpus * used_fraction * HOURS_PER_MONTH * hourly
-    rows: list[tuple[str, int, float, float | None, int | None]] = [(rent.name, gpus, used_month * months, None, None)]
+    rows: list[tuple[str, int, float, float | None, int | None]] = [
+        (rent.price_kind, gpus, used_month * months, None, None)
+    ]
     for offer in offers:
         committed = math.ceil(gpus / unit) * unit
         active = [_active_months(offer, month, months) for month in range(0, months, offer.term_months)]

@@ -130,7 +130,7 @@ class PurchasePlan:
     @property
     def rent_name(self) -> str:
         """Label of GPUs rented by the hour: on demand, and spot where it is used."""
-        return text_of_code(self.rent.name)
+        return text_of_code(self.rent.price_kind)
 
     @property
     def mix_name(self) -> str:
@@ -323,7 +323,7 @@ def compare_ways_to_pay(
     rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
     notes += _list_spot_notes(scenario, rent)
     used_text = f"GPUs are used {percent_text(used_fraction)} of the hours"
-    notes.append(f"{used_text}; {text_of_code(rent.name)} only these are paid.")
+    notes.append(f"{used_text}; {text_of_code(rent.price_kind)} only these are paid.")
     node_size = job_history.fleet.node_size
     options = {"gpus": gpus, "used_fraction": used_fraction, "months": months, "unit": node_size}
     return compare_payments(offers, rent, **options), notes  # type: ignore[arg-type]
@@ -601,7 +601,7 @@ def _list_spot_notes(scenario: Scenario, rent: Rent) -> list[str]:
     if rent.spot is None:
         return [f"Spot is not counted for {share}: no spot price is known. State one in a price book."]
     use, useful_hour = f"Spot is not counted for {share}, as it is not cheaper", ""
-    if rent.name != "on_demand":
+    if rent.price_kind != "on_demand":
         use, useful_hour = f"Spot serves {share}", f"; an hour of useful work costs {rent.spot_price:.3f}"
     return [
         f"{use}: spot {rent.spot:.3f}, on demand {rent.on_demand:.3f} {scenario.currency} per GPU-hour; "

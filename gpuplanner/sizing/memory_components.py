@@ -91,12 +91,13 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
     if sharding == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
 
-    def held(*shardings: str) -> float:  # experts are shared by as many ranks in fewer groups: a shard is the same
+    # Experts are shared by as many ranks in fewer groups: a shard is the same.
+    def local_count(*shardings: str) -> float:
         return params / n if sharding in shardings else local_params
 
-    total = weights * held(*WEIGHT_SHARDINGS)
-    total += gradients * (held("zero2") if job.gradients_whole else held(*WEIGHT_SHARDINGS, "zero2"))
-    return total + at_once + states * held(*WEIGHT_SHARDINGS, "zero1", "zero2")
+    gradient_shardings = ("zero2",) if job.gradients_whole else (*WEIGHT_SHARDINGS, "zero2")
+    total = weights * local_count(*WEIGHT_SHARDINGS) + gradients * local_count(*gradient_shardings)
+    return total + at_once + states * local_count(*WEIGHT_SHARDINGS, "zero1", "zero2")
 
 
 def reference_bytes(job: TrainingJob, params: float) -> float:

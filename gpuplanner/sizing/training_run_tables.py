@@ -450,16 +450,13 @@ def collect_measured_runs(
     row_numbers, named_rows, row_jobs = zip(*rows, strict=True)
     jobs = [change(row_job.job) if change else row_job.job for row_job in row_jobs]
     parts = [_list_reading_parts(row_job, job) for row_job, job in zip(row_jobs, jobs, strict=True)]
-    margin = math.exp(_ALTERNATIVE_LOG_MARGIN)
-    worst = [
-        max((sum(peak_gib(job)) * row_job.unit * margin for job in row_job.alternatives), default=0.0)
-        for row_job in row_jobs
-    ]
+    peaks = [max((sum(peak_gib(job)) for job in row_job.alternatives), default=0.0) for row_job in row_jobs]
+    worst = np.array(peaks) * [row_job.unit for row_job in row_jobs] * math.exp(_ALTERNATIVE_LOG_MARGIN)
     measured = measured[list(row_numbers)]
     readings = np.moveaxis(np.array(parts), 1, 0)
     runs = MeasuredRuns(
         readings[0], measured["measured_peak_gib"].to_numpy(), tuple(read_row_job(row).label for row in named_rows),
-        np.array([*map(lacks_deciding_settings, row_jobs)], dtype=np.bool_), np.array(worst),
+        np.array([*map(lacks_deciding_settings, row_jobs)], dtype=np.bool_), worst,
         tuple(job.model.name for job in jobs), np.array([*map(compute_log_job_size, jobs)]),
         tuple(map(describe_training_kind, jobs)), readings,
     )  # fmt: skip
