@@ -395,14 +395,23 @@ Set = Annotated[
     Option("--set", metavar="KEY=VALUE", help="Set a field of the scenario, such as nodes=12; repeatable."),
 ]
 """Option ``--set``: texts ``KEY=VALUE`` that set fields of the scenario; repeatable."""
+
+
+def find_data(text: str | None) -> str | None:
+    """Return the folder of a public trace that an argument names; other arguments as they are."""
+    from gpuplanner.usage.dataset_explorer import find_dataset_folder
+
+    return text if text in (None, "sample") else find_dataset_folder(text)
+
+
 ScenarioPath = Annotated[
     str,
     Argument(
-        metavar="SCENARIO",
+        metavar="SCENARIO", callback=find_data,
         help="Scenario YAML file, folder written by 'gpuplanner start' or 'gpuplanner ingest', or 'sample'.",
     ),
-]
-"""Argument SCENARIO: scenario file, dataset folder, output folder of ``start``, or ``sample``."""
+]  # fmt: skip
+"""Argument SCENARIO: scenario file, dataset folder, output folder of ``start``, ``sample``, or a public trace."""
 GpuModelName = Annotated[str | None, Option(help="GPU model; a unique prefix is enough, such as A100-80.")]
 """Option ``--gpu-model``: GPU model or a unique prefix of its name."""
 GpuModels = Annotated[

@@ -84,12 +84,10 @@ def catalog_gpu_models(as_json: Json = False) -> None:
     from gpuplanner.hardware.catalog import mig_model_names
     from gpuplanner.hardware.gpu_models import load_gpu_model
 
-    gpu_models = [load_gpu_model(name) for name in mig_model_names()]
-    facts: dict[str, list[object]] = {"gpu_model": [gpu_model.name for gpu_model in gpu_models]}
-    for column in ("compute_slices", "memory_slices", "memory_gib", "sms"):
-        facts[column] = [getattr(gpu_model, column) for gpu_model in gpu_models]
-    facts["profiles"] = [len(gpu_model.profiles) for gpu_model in gpu_models]
-    show_frame(pl.DataFrame(facts), as_json=as_json)
+    columns = ("name", "compute_slices", "memory_slices", "memory_gib", "sms", "profiles")
+    rows = ([getattr(gpu_model, name) for name in columns] for gpu_model in map(load_gpu_model, mig_model_names()))
+    table = pl.DataFrame([[*row[:-1], len(row[-1])] for row in rows], schema=columns, orient="row")
+    show_frame(table.rename({"name": "gpu_model"}), as_json=as_json)
 
 
 @catalog.command("profiles")
@@ -101,8 +99,10 @@ def catalog_profiles(gpu_model: GpuModelArgument, as_json: Json = False) -> None
     import polars as pl
 
     from gpuplanner.hardware.catalog import facts, resolve_mig_model
+    from gpuplanner.hardware.gpu_models import DRIVER_MEMORY_FRACTION
 
     modes = facts("partition_modes").filter(pl.col("gpu_model").str.to_lowercase() == gpu_model.lower())
+    modes = modes.with_columns(pl.col("memory_gb") * DRIVER_MEMORY_FRACTION).rename({"memory_gb": "memory_gib"})
     if modes.height:
         show_frame(modes if as_json else modes.drop("gpu_model", "source"), as_json=as_json)
         return

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.cost.monthly_cost_review import CostReview
     from gpuplanner.decision.purchase_and_refresh_plans import HardwareRefresh
+    from gpuplanner.forecast.gpu_demand import DemandHistory
 
 
 LEDGER_TITLES = {
@@ -161,8 +162,8 @@ def cost(
         hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
         show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
     notes = list(review.missing)
-    scope = purchase_result.scope if purchase_result is not None else ""
-    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against on demand"
+    scope, rented = (purchase_result.scope, purchase_result.rent_name) if purchase_result is not None else ("", "")
+    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against {rented}"
     for part, tables in (
         (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope, "payments": one_gpu}),
         (refresh_result, {}),
@@ -274,7 +275,7 @@ def forecast(
     ] = True,
     by: Annotated[
         str | None,
-        Option(help="Series to forecast: tenant (GPUs of each team), gpu_model, or profile (MIG instances)."),
+        Option(help="Series to forecast: tenant (GPUs of each team), gpu_model (of each) or profile (MIG instances)."),
     ] = None,
     at: Annotated[
         str | None, Option(metavar="TIME", help="Cutoff: later data are ignored; ISO 8601. [default: end of the data]")
@@ -310,26 +311,32 @@ def forecast(
 
     Example: gpuplanner forecast build/mine/data --by gpu_model --horizon 168
     """
+    from gpuplanner.core.errors import resolve_name
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
+    from gpuplanner.forecast.gpu_demand import lay_out_demand
+    from gpuplanner.forecast.growth_and_announced_demand import read_calendar
 
     require_outputs(out, paths, inputs=[scenario_path])
     scenario = options.make_scenario(scenario_path)
     cutoff = parse_time(at, scenario.tz)
-    if is_backtest:
-        if announced is not None or sums is not None:
-            raise typer.BadParameter("--announced and --sums are of a forecast: leave --backtest out")
-        gap = BACKTEST_GAP if gap is None else gap
-        _show_backtest(scenario, cutoff, by or SERIES_KINDS[0], horizon or BACKTEST_HORIZON, gap, cutoffs, budget,
-                       models, workers, with_known, calendar, paths, n_paths, out, as_json, quiet)  # fmt: skip
-        return
-    if out is not None or models is not None:
+    if is_backtest and (announced is not None or sums is not None):
+        raise typer.BadParameter("--announced and --sums are of a forecast: leave --backtest out")
+    if not is_backtest and (out is not None or models is not None):
         raise typer.BadParameter("-o and --models need --backtest")
-    forecast_options = (by, cutoff, paths, horizon, gap, announced, calendar, sums)
+    forecast_options = (is_backtest or None, by, cutoff, paths, horizon, gap, announced, calendar, sums)
     if all(option is None for option in forecast_options) and (data_folder(scenario.data) / "jobs.parquet").is_file():
         _show_profile_forecast(scenario, as_json, quiet)
         return
-    _show_forecast(scenario, cutoff, by or SERIES_KINDS[0], horizon or scenario.horizon_intervals, gap or 0, with_known,
-                   (announced, calendar, sums), paths, n_paths, as_json, quiet)  # fmt: skip
+    by = resolve_name(by or SERIES_KINDS[0], SERIES_KINDS, subject="--by")
+    calendar_days = None if calendar is None else read_calendar(calendar)
+    source = lay_out_demand(scenario, at=cutoff, by=by, calendar=calendar_days)
+    if is_backtest:
+        gap = BACKTEST_GAP if gap is None else gap
+        _show_backtest(scenario, source, horizon or BACKTEST_HORIZON, gap, cutoffs, budget, models, workers, with_known,
+                       paths, n_paths, out, as_json, quiet)  # fmt: skip
+        return
+    _show_forecast(scenario, source, by, horizon or scenario.horizon_intervals, gap or 0, with_known, announced, sums,
+                   paths, n_paths, as_json, quiet)  # fmt: skip
 
 
 def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> None:
@@ -357,20 +364,18 @@ def _show_profile_forecast(scenario: Scenario, as_json: bool, quiet: bool) -> No
 
 
 def _show_backtest(
-    scenario: Scenario, at: datetime | None, by: str, horizon: int, gap: int, cutoffs: int, budget: float,
-    models: str | None, workers: str | None, with_known: bool, calendar: Path | None, paths: Path | None,
-    n_paths: int | None, out: Path | None, as_json: bool, quiet: bool,
+    scenario: Scenario, history: DemandHistory, horizon: int, gap: int, cutoffs: int, budget: float,
+    models: str | None, workers: str | None, with_known: bool, paths: Path | None, n_paths: int | None,
+    out: Path | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Backtest every candidate model and the weighted forecast at many cutoffs, and print their errors.
 
     Parameters
     ----------
     scenario : Scenario
-        Data and seed.
-    at : datetime, optional
-        Later data are ignored.
-    by : str
-        Series: tenant, gpu_model or profile.
+        Seed.
+    history : DemandHistory
+        Demand series.
     horizon, gap : int
         Forecast horizon, and time from the cutoff to the first forecast. [intervals]
     cutoffs : int
@@ -383,8 +388,8 @@ def _show_backtest(
         Number of processes, or address of a Dask scheduler.
     with_known : bool
         Use the jobs that run or wait at the cutoff.
-    calendar, paths, out : Path, optional
-        Calendar to read; files for sample paths and forecasts.
+    paths, out : Path, optional
+        Files for sample paths and forecasts.
     n_paths : int, optional
         Number of weighted sample paths.
     as_json, quiet : bool
@@ -394,27 +399,23 @@ def _show_backtest(
 
     from gpuplanner.core.errors import resolve_name
     from gpuplanner.forecast.demand_forecast import describe_weights
-    from gpuplanner.forecast.gpu_demand import lay_out_demand
-    from gpuplanner.forecast.growth_and_announced_demand import read_calendar
     from gpuplanner.forecast.model_selection import compare_best_fixed, fold_scores, fold_table, mean_scores
     from gpuplanner.forecast.rolling_demand_forecast import rolling_backtest
     from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS, affordable_candidates, expected_cpu_s
     from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
-    calendar_days = None if calendar is None else read_calendar(calendar)
-    source = lay_out_demand(scenario, at=at, by=resolve_name(by, SERIES_KINDS, subject="--by"), calendar=calendar_days)
     model_names, too_slow = affordable_candidates(budget, cutoffs)
     if models is not None:
         model_names = tuple(resolve_name(name, CANDIDATE_MODELS, subject="model") for name in models.split(","))
         too_slow = ()
-    notify(*source.remarks, quiet=quiet)
+    notify(*history.remarks, quiet=quiet)
     if too_slow:
         notify(f"left out, over {budget:g} CPU seconds a series (--budget): {', '.join(too_slow)}", quiet=quiet)
-    notify(f"forecasting {len(source.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
-    is_long = expected_cpu_s(model_names, cutoffs * len(source.ids)) > MIN_PARALLEL_CPU_S
+    notify(f"forecasting {len(history.ids)} series at {cutoffs} cutoffs ...", quiet=quiet)
+    is_long = expected_cpu_s(model_names, cutoffs * len(history.ids)) > MIN_PARALLEL_CPU_S
     default_workers = os.cpu_count() or 1 if is_long else 1
     backtest = rolling_backtest(
-        source, horizon=horizon, gap=gap, cutoffs=cutoffs, models=model_names, price=DEFAULT_UNMET_DEMAND_PRICE,
+        history, horizon=horizon, gap=gap, cutoffs=cutoffs, models=model_names, price=DEFAULT_UNMET_DEMAND_PRICE,
         with_known=with_known, seed=scenario.seed, workers=parse_workers(workers, default_workers),
         progress=_show_progress if is_long and not quiet else None,
     )  # fmt: skip
@@ -422,7 +423,7 @@ def _show_backtest(
     mean = mean_scores(scores)
     fixed = compare_best_fixed(mean)
     _write_parquet(out, lambda: fold_table(backtest), quiet)
-    _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
+    _write_parquet(paths, lambda: history.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
         price = DEFAULT_UNMET_DEMAND_PRICE
         origins = [backtest.test.grid.time(origin) for origin in backtest.test.origins]
@@ -430,7 +431,7 @@ def _show_backtest(
             "series": scores, "mean": mean, "best_fixed": fixed,
             "costs": {"planned_gpu_hour": 1.0, "unmet_gpu_hour": price, "quantile": 1 - 1 / price},
             "origins": origins, "evaluated_from": backtest.first, "horizon": horizon, "gap": gap,
-            "beyond_budget": too_slow, "remarks": source.remarks,
+            "beyond_budget": too_slow, "remarks": history.remarks,
         }  # fmt: skip
         show(rows, as_json=True)
         return
@@ -450,26 +451,27 @@ def _show_progress(done: int, total: int) -> None:
 
 
 def _show_forecast(
-    scenario: Scenario, at: datetime | None, by: str, horizon: int, gap: int, with_known: bool,
-    forecast_options: tuple[Path | None, Path | None, str | None], paths: Path | None, n_paths: int | None,
-    as_json: bool, quiet: bool,
+    scenario: Scenario, history: DemandHistory, by: str, horizon: int, gap: int, with_known: bool,
+    announced: Path | None, sums: str | None, paths: Path | None, n_paths: int | None, as_json: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Forecast GPU demand from the end of the data or from a cutoff, and print it.
 
     Parameters
     ----------
     scenario : Scenario
-        Data and seed.
-    at : datetime, optional
-        Cutoff.
+        Announced projects and seed.
+    history : DemandHistory
+        Demand series.
     by : str
         Series: tenant, gpu_model or profile.
     horizon, gap : int
         Forecast horizon, and time from the cutoff to the first forecast. [intervals]
     with_known : bool
         Use the jobs that run or wait at the cutoff.
-    forecast_options : tuple
-        File of announced jobs, calendar file, and how series and sums are reconciled.
+    announced : Path, optional
+        File of announced jobs.
+    sums : str, optional
+        How series and sums are reconciled.
     paths : Path, optional
         File for sample paths.
     n_paths : int, optional
@@ -481,38 +483,34 @@ def _show_forecast(
 
     from gpuplanner.core.errors import resolve_name
     from gpuplanner.decision.announced_projects import project_span, read_projects, tabulate_project_jobs
-    from gpuplanner.forecast.gpu_demand import lay_out_demand
-    from gpuplanner.forecast.growth_and_announced_demand import read_announced, read_calendar
+    from gpuplanner.forecast.growth_and_announced_demand import read_announced
     from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead
     from gpuplanner.planner.plan_problem import DEFAULT_UNMET_DEMAND_PRICE
 
-    announced, calendar, sums = forecast_options
-    calendar_days = None if calendar is None else read_calendar(calendar)
-    source = lay_out_demand(scenario, at=at, by=resolve_name(by, SERIES_KINDS, subject="--by"), calendar=calendar_days)
     tables = [] if announced is None else [read_announced(announced)]
     if scenario.projects is not None:
         projects = read_projects(scenario.projects).projects
-        coming = [project for project in projects if project_span(project, scenario.tz)[0] >= source.end]
+        coming = [project for project in projects if project_span(project, scenario.tz)[0] >= history.end]
         tables.append(tabulate_project_jobs(coming, scenario.tz))
         notify(f"{len(coming)} of {len(projects)} announced projects begin after the record and are added", quiet=quiet)
     if tables:
-        source = replace(source, announced=pl.concat(tables, how="vertical_relaxed"))
+        history = replace(history, announced=pl.concat(tables, how="vertical_relaxed"))
         if by != SERIES_KINDS[0]:
             notify(f"announced jobs are added to the sum of all series alone: series are by {by}", quiet=quiet)
     choice, table = forecast_ahead(
-        source, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=with_known, seed=scenario.seed,
+        history, horizon=horizon, gap=gap, price=DEFAULT_UNMET_DEMAND_PRICE, with_known=with_known, seed=scenario.seed,
         sums="mint" if sums is None else resolve_name(sums, ("mint", "top", "none"), subject="--sums"),
     )  # fmt: skip
-    _write_parquet(paths, lambda: source.paths(horizon, gap, scenario.seed, n_paths), quiet)
+    _write_parquet(paths, lambda: history.paths(horizon, gap, scenario.seed, n_paths), quiet)
     if as_json:
-        rows = {"running": source.running(), "choice": choice, "forecast": table, "remarks": source.remarks}
-        if source.run_off is not None:
-            rows["cost_curve"] = source.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=scenario.seed)
+        rows = {"running": history.running(), "choice": choice, "forecast": table, "remarks": history.remarks}
+        if history.run_off is not None:
+            rows["cost_curve"] = history.cost_curve(horizon, gap, DEFAULT_UNMET_DEMAND_PRICE, seed=scenario.seed)
         show(rows, as_json=True)
         return
-    notify(*source.remarks, quiet=quiet)
-    if source.run_off is not None:
-        show_frame(source.running(), title="Running jobs and their remaining GPU-hours")
+    notify(*history.remarks, quiet=quiet)
+    if history.run_off is not None:
+        show_frame(history.running(), title="Running jobs and their remaining GPU-hours")
     show_frame(choice, title="Model of each series")
     show_frame(table, title="Forecast")
 

@@ -22,6 +22,7 @@ from gpuplanner.cli.application import (
     app,
     chart_option,
     echo,
+    find_data,
     notify,
     parse_gpu_models,
     parse_pairs,
@@ -136,7 +137,9 @@ def make_key(path: Annotated[Path, Argument(metavar="FILE", help="Key file to cr
 
 @app.command()
 def describe(
-    folder: Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")],
+    folder: Annotated[
+        str, Argument(metavar="DIR", callback=find_data, help="Dataset folder from 'ingest', or 'sample'.")
+    ],
     chart: Annotated[
         Path | None, chart_option("Write a chart of the data quality: .html (page) or .svg (chart alone).")
     ] = None,

@@ -19,6 +19,7 @@ from gpuplanner.cli.application import (
     ScenarioOptions,
     app,
     echo,
+    find_data,
     notify,
     require_outputs,
     show,
@@ -405,7 +406,7 @@ def report(
         ),
     ],
     scenario_path: Annotated[
-        str, Option("--scenario", "--data", help="Scenario YAML file, dataset folder, or 'sample'.")
+        str, Option("--scenario", "--data", callback=find_data, help="Scenario YAML file, dataset folder, or 'sample'.")
     ] = "sample",
     *,
     options: ScenarioOptions,

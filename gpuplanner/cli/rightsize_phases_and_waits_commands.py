@@ -17,6 +17,7 @@ from gpuplanner.cli.application import (
     SmallestGroup,
     app,
     echo,
+    find_data,
     notify,
     show,
     show_frame,
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from gpuplanner.hardware.gpu_models import GpuModel
 
 
-Folder = Annotated[str, Argument(metavar="DIR", help="Dataset folder from 'ingest', or 'sample'.")]
+Folder = Annotated[str, Argument(metavar="DIR", callback=find_data, help="Dataset folder from 'ingest', or 'sample'.")]
 """Argument DIR: dataset folder, or ``sample``."""
 
 SHOWN_JOB_COLUMNS = (

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 from typer import Argument, Option
 
 from gpuplanner.cli.application import Json, Quiet, app, echo, notify, show, show_frame
-
-if TYPE_CHECKING:
-    pass
-
 
 WAIT_LABELS = {
     "mean_completion_s": "mean completion time (s)",
@@ -48,7 +44,7 @@ def simulate(
         ),
     ] = "fifo",
     curve: Annotated[
-        bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs.")
+        bool, Option("--curve", help="Also show the wait curve: queue wait at 50 to 200 % of the GPUs, in whole nodes.")
     ] = False,
     replications: Annotated[
         int,
@@ -86,7 +82,11 @@ def simulate(
     outcomes = simulate_job_list(table, gpus=gpus, gpus_per_node=node_gpus, queue=queue)
     summary, waits = summarize_run(outcomes, gpus=gpus), tabulate_waits(outcomes)
     fleet: dict[str, Any] = {"gpus": gpus, "gpus_per_node": node_gpus, "queue": queue}
-    points = tabulate_wait_curve(table, **fleet) if curve else None
+    points = tabulate_wait_curve(table, **fleet | {"gpus_per_node": gpus_per_node}) if curve else None
+    if points is not None and (least := points["gpus"][0]) > gpus / 2:
+        fleets = "fleet of whole nodes" if gpus_per_node else "fleet"
+        largest = f"no smaller {fleets} has the GPUs of the largest job, {table['gpus'].to_numpy().max()}"
+        notify(f"the wait curve begins at {least} GPUs: {largest}", quiet=quiet)
     intervals = resample_run(table, **fleet, replications=replications, seed=seed) if replications else {}
     if as_json:
         optional = {"curve": points, "intervals": intervals or None}

@@ -14,6 +14,7 @@ from gpuplanner.cli.application import (
     ScenarioOptions,
     app,
     echo,
+    find_data,
     notify,
     require_outputs,
     show,
@@ -74,7 +75,8 @@ def size(
         list[str] | None, Option(metavar="MODEL[=COUNT]", help="GPU model to use, and the number of GPUs; repeatable.")
     ] = None,
     scenario_path: Annotated[
-        str | None, Option("--scenario", "--data", help="Scenario, dataset folder or 'sample' with the GPU models.")
+        str | None,
+        Option("--scenario", "--data", callback=find_data, help="Scenario, dataset or 'sample' with the GPU models."),
     ] = None,
     quantization: Annotated[
         str | None, Option(help="Quantization of frozen or served weights: nf4, int8, fp8. [default: as published]")

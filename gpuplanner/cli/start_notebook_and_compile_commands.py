@@ -144,6 +144,14 @@ def start_services(scenario: Scenario, folder: Path, *, as_json: bool, verbose: 
     echo(f"\n{'Report':<11}{page_path or 'none: --no-page'}", f"{'Bundle':<11}{folder / 'export' / 'README.md'}")
 
 
+def _describe_linked_files(folder: Path) -> str:
+    """Name the files that the page of a report links, of which each may have been left out; empty without one."""
+    files = {"workbook": "workbook.xlsx", "change bundle": "export/README.md", "notebook": "report.ipynb"}
+    written = [name for name, file in files.items() if (folder / file).exists()]
+    names = " and ".join(", ".join(written).rsplit(", ", 1))
+    return f"    {names} {'are' if len(written) > 1 else 'is'} linked there" if written else ""
+
+
 def _write_results(
     folder: Path, write_page: Callable[[], None], write_files: Callable[[], None], *, reason: str | None, verbose: bool
 ) -> tuple[dict[str, str | None], GpuPlannerError | None]:
@@ -235,9 +243,11 @@ def start(
     """
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
+    from gpuplanner.decision.announced_projects import read_projects
     from gpuplanner.decision.comparison_record import compare_policies
     from gpuplanner.decision.decision_types import REASON_NO_JOB_LIST
     from gpuplanner.decision.inference_answers import list_data_warnings
+    from gpuplanner.decision.inference_services import read_services
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.planning_history import combine_clusters, split_into_pools
@@ -245,16 +255,10 @@ def start(
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
     ScenarioOptions(stated).apply_to(Scenario())  # raises on a wrong value, naming its option, before the long steps
-    if "projects" in stated:
-        from gpuplanner.decision.announced_projects import read_projects
-
-        read_projects(stated["projects"])  # raises on a wrong file, before the long steps
-        stated["projects"] = str(resolve_path(stated["projects"]))
-    if "services" in stated:
-        from gpuplanner.decision.inference_services import read_services
-
-        read_services(stated["services"])
-        stated["services"] = str(resolve_path(stated["services"]))
+    for name, read_file in (("projects", read_projects), ("services", read_services)):
+        if name in stated:
+            read_file(stated[name])  # raises on a wrong file, before the long steps
+            stated[name] = str(resolve_path(stated[name]))
     asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
@@ -308,8 +312,7 @@ def start(
 
         bundle = make_decision_bundle(scenario, comparison)
         page_text = written["page"] or f"none: {written['page_reason']}"
-        linked = f"    workbook{', change bundle' * bool(bundle)} and notebook are linked there"
-        echo(f"\n{'Report':<11}{page_text}{linked * bool(written['page'])}")
+        echo(f"\n{'Report':<11}{page_text}{_describe_linked_files(folder) if written['page'] else ''}")
         if comparison.rules is not None:
             by_hand = ", ".join(bundle.manual_measures).replace("_", " ") if bundle else ""
             note = f" (steps by hand: {by_hand})" if by_hand else ""
@@ -446,12 +449,9 @@ def find_scenario(files: list[str]) -> Scenario | None:
     if len(files) > 1:
         return None
     path = Path(files[0])
-    if files[0] == SAMPLE_NAME:
-        return ScenarioOptions({}).make_scenario(SAMPLE_NAME)
-    if (path / DATASET_MARK.file).is_file():
-        return _resolve_data(ScenarioOptions({}).make_scenario(str(path)))
-    if path.suffix in (".yaml", ".yml") and not _is_source_file(path):
-        return _resolve_data(ScenarioOptions({}).make_scenario(str(path)))
+    is_dataset = files[0] == SAMPLE_NAME or (path / DATASET_MARK.file).is_file()
+    if is_dataset or (path.suffix in (".yaml", ".yml") and not _is_source_file(path)):
+        return _resolve_data(ScenarioOptions({}).make_scenario(files[0]))
     return None
 
 

@@ -77,6 +77,11 @@ class Rent:
     spot_overhead: float = 0.0
 
     @property
+    def price_kind(self) -> str:
+        """Code of the rented GPUs: on demand, with spot for the load that may be interrupted, where that is cheaper."""
+        return "on_demand_and_spot" if self.spot_share and self.spot_price < self.on_demand else "on_demand"
+
+    @property
     def spot_price(self) -> float:
         """Cost of an hour of useful work on spot GPUs, at most the on-demand price [currency per GPU-hour]."""
         if self.spot is None or self.spot_overhead >= 1:
@@ -147,7 +152,7 @@ def spot_overhead(interruptions_per_hour: float, *, checkpoint_s: float, restart
 def compare_payments(
     offers: Sequence[Offer], rent: Rent, *, gpus: int, used_fraction: float, months: int, unit: int = 1
 ) -> pl.DataFrame:
-    """Compare paying for GPUs by each offer, renewed, with renting them on demand for the hours in which they are used.
+    """Compare paying for GPUs by each offer, renewed, with renting them for the hours in which they are used.
 
     Parameters
     ----------
@@ -168,7 +173,7 @@ def compare_payments(
     -------
     polars.DataFrame
         ``option``; ``gpus`` paid for; ``cost`` over the months, the cheapest first [currency];
-        ``break_even_fraction``, the share of the hours in use above which the option is cheaper than on demand [0-1],
+        ``break_even_fraction``, the share of the hours in use above which the option is cheaper than rented GPUs [0-1],
         and ``break_even_month``, the month from whose end on it has cost less, with the purchase price paid at the
         begin of the term; null: not within these months.
 
@@ -182,7 +187,7 @@ def compare_payments(
     hourly = rent.on_demand - (rent.on_demand - rent.spot_price) * rent.spot_share
     used_month = gpus * used_fraction * HOURS_PER_MONTH * hourly
     rows: list[tuple[str, int, float, float | None, int | None]] = [
-        ("on_demand", gpus, used_month * months, None, None)
+        (rent.price_kind, gpus, used_month * months, None, None)
     ]
     for offer in offers:
         committed = math.ceil(gpus / unit) * unit
@@ -401,9 +406,7 @@ def _tabulate_rent(hours: FloatArray, rent: Rent, levels: FloatArray) -> FloatAr
     spot_saving = rent.on_demand - rent.spot_price
     for index, level in enumerate(levels):
         beyond = np.maximum(hours - level, 0.0)
-        cost = rent.on_demand * beyond
-        if spot_saving and rent.spot_share:
-            cost = cost - spot_saving * np.minimum(beyond, rent.spot_share * hours)
+        cost = rent.on_demand * beyond - spot_saving * np.minimum(beyond, rent.spot_share * hours)
         rents[:, index] = cost.mean(axis=1) * HOURS_PER_MONTH
     return rents
 

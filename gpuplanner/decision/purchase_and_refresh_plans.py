@@ -129,9 +129,8 @@ class PurchasePlan:
 
     @property
     def rent_name(self) -> str:
-        """Label of GPUs rented by the hour: with spot for the load that may be interrupted, where that is cheaper."""
-        uses_spot = self.rent.spot_share and self.rent.spot_price < self.rent.on_demand
-        return "on demand and spot" if uses_spot else "on demand"
+        """Label of GPUs rented by the hour: on demand, and spot where it is used."""
+        return text_of_code(self.rent.price_kind)
 
     @property
     def mix_name(self) -> str:
@@ -250,6 +249,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     owned_gpus = owned + unstated_gpus
     offers, notes = _list_offers(scenario, job_history, price.value)
     rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
+    notes += _list_spot_notes(scenario, rent)
     if not any(offer.name == "owned" for offer in offers):
         notes.append("Buying is not compared: state a purchase in a price book.")
     if (node_size := job_history.fleet.node_size) > 1:
@@ -321,7 +321,9 @@ def compare_ways_to_pay(
     elif not any(offer.name == "owned" for offer in offers):
         notes.append("Buying is not compared: state purchase_price=, or a purchase in a price book.")
     rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
-    notes.append(f"GPUs are used {percent_text(used_fraction)} of the hours; on demand only these are paid.")
+    notes += _list_spot_notes(scenario, rent)
+    used_text = f"GPUs are used {percent_text(used_fraction)} of the hours"
+    notes.append(f"{used_text}; {text_of_code(rent.price_kind)} only these are paid.")
     node_size = job_history.fleet.node_size
     options = {"gpus": gpus, "used_fraction": used_fraction, "months": months, "unit": node_size}
     return compare_payments(offers, rent, **options), notes  # type: ignore[arg-type]
@@ -589,6 +591,23 @@ def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: fl
     interruptions_per_hour = scenario.spot_interruptions_per_day / 24
     overhead_share = spot_overhead(interruptions_per_hour, checkpoint_s=checkpoint, restart_s=restart)
     return Rent(hourly_price, spot_rate.price.value, spot_share, overhead_share)
+
+
+def _list_spot_notes(scenario: Scenario, rent: Rent) -> list[str]:
+    """Name share, price and interruptions of spot GPUs, or why they are not counted; empty without a share for them."""
+    if not scenario.spot_share:
+        return []
+    share = f"{percent_text(scenario.spot_share)} of the load (spot_share)"
+    if rent.spot is None:
+        return [f"Spot is not counted for {share}: no spot price is known. State one in a price book."]
+    use, useful_hour = f"Spot is not counted for {share}, as it is not cheaper", ""
+    if rent.price_kind != "on_demand":
+        use, useful_hour = f"Spot serves {share}", f"; an hour of useful work costs {rent.spot_price:.3f}"
+    return [
+        f"{use}: spot {rent.spot:.3f}, on demand {rent.on_demand:.3f} {scenario.currency} per GPU-hour; "
+        f"{scenario.spot_interruptions_per_day:g} interruptions of a job per day (spot_interruptions_per_day) waste "
+        f"{percent_text(rent.spot_overhead, '.1f')} of the hours{useful_hour}."
+    ]
 
 
 def find_billing_terms(scenario: Scenario, job_history: History, kind: str) -> BillingTerms:

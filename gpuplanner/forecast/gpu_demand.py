@@ -75,8 +75,7 @@ class DemandHistory:
         parts = []
         for uid, row in zip(self.ids, self.values, strict=True):
             tenant, _, profile = uid.rpartition("/")
-            names = {"tenant": pl.lit(tenant), "profile": pl.lit(profile)}
-            parts.append(pl.DataFrame({"unique_id": uid, "ds": ds, "y": row}).with_columns(**names))
+            parts.append(pl.DataFrame({"unique_id": uid, "ds": ds, "y": row, "tenant": tenant, "profile": profile}))
         return pl.concat(parts).filter(pl.col("y").is_not_nan())
 
     @property
@@ -395,11 +394,14 @@ def lay_out_demand(
         )  # fmt: skip
     trace = load_study_dataset(scenario, columns=DEMAND_JOB_COLUMNS, at=at, days=MAX_GAP_BETWEEN_ARRIVALS.days)
     if "jobs" in trace.tables:
-        jobs, remarks = name_series_by_model(trace.jobs, forced=by == "gpu_model")
+        jobs, remarks = name_series(trace.jobs, by=by)
         return lay_out_jobs(
             jobs, trace_end=observation_ends_at(trace), at=at, interval_hours=scenario.interval_hours, series="series",
             calendar=calendar, remarks=remarks,
         )  # fmt: skip
+    if by == "gpu_model":
+        kept = ", ".join(sorted(trace.tables)) or "samples"
+        raise ScenarioError("forecast by gpu_model", "jobs, which name their GPU model", kept, "Leave out --by.")
     if "occupancy" in trace.tables:
         return lay_out_occupancy(trace.tables["occupancy"], scenario.interval_hours, at)
     if trace.samples is None:
@@ -485,20 +487,21 @@ def lay_out_jobs(
     )
 
 
-def name_series_by_model(jobs: pl.DataFrame, *, forced: bool) -> tuple[pl.DataFrame, tuple[str, ...]]:
-    """Add the column ``series`` to jobs: the tenant, or ``tenant/GPU model``.
+def name_series(jobs: pl.DataFrame, *, by: str = "tenant") -> tuple[pl.DataFrame, tuple[str, ...]]:
+    """Add the column ``series`` to jobs: the GPU model, the tenant, or ``tenant/GPU model``.
 
-    The GPU model is part of the name if there are several and every job names one; with `forced`, jobs without a model
-    get a series of their own instead of preventing that. Also returns remarks on the naming.
+    By tenant, the GPU model is part of the name if there are several and every job names one. Also returns remarks on
+    the naming.
     """
+    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNKNOWN_GPU_MODEL_LABEL)
+    if by == "gpu_model":
+        return jobs.with_columns(series=gpu_model), ()
     models = jobs.select(pl.col("gpu_model").filter(pl.col("gpus") > 0).unique()).to_series()
     boards = models.drop_nulls().len()
-    is_separated = boards > 1 and (forced or not models.null_count())
-    gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(UNKNOWN_GPU_MODEL_LABEL)
-    named = pl.format("{}/{}", "tenant", gpu_model) if is_separated else pl.col("tenant")
-    together = boards > 1 and not is_separated
-    remark = f"GPUs of {boards} models are one series, as not every job names its model"
-    return jobs.with_columns(series=named), (f"{remark}: --by gpu_model separates them",) if together else ()
+    if boards > 1 and not models.null_count():
+        return jobs.with_columns(series=pl.format("{}/{}", "tenant", gpu_model)), ()
+    remark = f"GPUs of {boards} models are one series, as not every job names its model: --by gpu_model separates them"
+    return jobs.with_columns(series=pl.col("tenant")), (remark,) * (boards > 1)
 
 
 def _sum_hierarchy(jobs: pl.DataFrame, series: str) -> tuple[pl.DataFrame, dict[str, tuple[str, ...]]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -194,6 +195,11 @@ MAX_MEMORY_SLICES_PER_GPU = 16
 _GPU_MODEL_NAME_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 """Characters of a GPU model name."""
 
+DRIVER_MEMORY_FRACTION = 0.98
+"""Memory that the driver reports of GPUs without a stated figure, as a fraction of the size in the product name [0-1];
+of the GPUs with one it is 0.97 to 0.99.
+"""
+
 _TOTAL_SLICE_COLUMNS = ("memory_slices_total", "compute_slices_total")
 """Columns of profile tables with the memory slices and compute slices of a full GPU."""
 
@@ -210,7 +216,8 @@ class GpuModel:
     name : str
         Name in the catalogue.
     memory_gib : float
-        Nominal memory, as in the product name; profiles have the memory that the driver reports. [GiB]
+        Memory of the full GPU that the driver reports; where no source states it, :data:`DRIVER_MEMORY_FRACTION` of the
+        size in the product name, or the total of own profile rows. [GiB]
     memory_slices, compute_slices : int
         Slices of the full GPU.
     profiles : tuple of MigProfile
@@ -393,7 +400,8 @@ def as_gpu_model(gpu_model: GpuModel | str) -> GpuModel:
 @functools.cache
 def _load_from_catalogue(name: str) -> GpuModel:
     """Build a GPU model from the rows of the catalogue."""
-    rows = facts("mig_profiles").filter(pl.col("gpu_model") == name).to_dicts()
+    table = facts("mig_profiles").filter(pl.col("gpu_model") == name)
+    rows = table.with_columns(pl.col("memory_gib_total") * DRIVER_MEMORY_FRACTION).to_dicts()
     data_sheet = facts("gpu_specs").filter(pl.col("mig_model") == name).to_dicts()
     if data_sheet:
         first = data_sheet[0]
@@ -410,10 +418,12 @@ def _build_gpu_model(name: str, table: list[dict[str, Any]]) -> GpuModel:
     for row in rows:
         sizes = {name: row[name] for name in (*_PROFILE_COUNT_COLUMNS, "memory_gib", *LABEL_BY_RESOURCE)}
         profiles.append(MigProfile(name=row["profile"], starts=row["placement_starts"], **sizes))
+    slices = first_row["memory_slices_total"]
+    reported = [profile.memory_gib for profile in profiles if profile.memory_slices == slices and profile.memory_gib]
     return GpuModel(
         name=name,
-        memory_gib=first_row["memory_gib_total"],
-        memory_slices=first_row["memory_slices_total"],
+        memory_gib=max(reported, default=first_row["memory_gib_total"]),
+        memory_slices=slices,
         compute_slices=first_row["compute_slices_total"],
         profiles=tuple(sorted(profiles, key=lambda profile: profile.size_order, reverse=True)),
         sms=first_row["board_sms"],
@@ -552,17 +562,16 @@ def make_non_mig_model(name: str) -> GpuModel:
     --------
     >>> gpu_model = make_non_mig_model("T4")
     >>> gpu_model.memory_gib, gpu_model.sms, gpu_model.gpu_fraction("gpu"), gpu_model.profiles
-    (16.0, 40, 1.0, ())
+    (15.68, 40, 1.0, ())
     >>> make_non_mig_model("a word of the source").memory_gib
     0.0
     """
-    try:
-        sheet = find_data_sheet(name) if name in non_mig_model_names() else None
-    except GeometryError:
-        sheet = None
-    if sheet is None:
-        return GpuModel(name, 0.0, 1, 1, ())
-    return GpuModel(name, sheet.memory_gb or 0.0, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)
+    if name in non_mig_model_names():
+        with contextlib.suppress(GeometryError):  # some have a price alone
+            sheet = find_data_sheet(name)
+            memory_gib = DRIVER_MEMORY_FRACTION * (sheet.memory_gb or 0.0)
+            return GpuModel(name, memory_gib, 1, 1, (), sheet.sm_or_cu_count, sheet.architecture)
+    return GpuModel(name, 0.0, 1, 1, ())
 
 
 def load_any_gpu_model(name: str) -> GpuModel:

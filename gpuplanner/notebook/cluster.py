@@ -44,7 +44,7 @@ from gpuplanner.report import html_page as page
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.report.number_formats_and_glossary import glossary_terms_in
 from gpuplanner.usage.dataset_description_and_data_quality import DISAGREEMENT_GROUPS, tabulate_disagreements
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, public_traces
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, ExploredDataset, explore_dataset, find_dataset_folder
 from gpuplanner.usage.grouped_usage import (
     TIME_GROUPS,
     UsageFilter,
@@ -491,13 +491,9 @@ class Cluster:
         """Return the scenario of this cluster with other field values."""
         if "month" in changes:
             require_month(changes["month"], self.inbox.trace, self.inbox.tz)
-        own_fields = {"data": self._folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
-        return Scenario(**own_fields | _usual_actuator(self._folder) | changes)
-
-    @cached_property
-    def _folder(self) -> str:
-        """Folder or ``"sample"``; a public trace is written to a temporary folder, since scenarios read folders."""
-        return str(self.save(_temporary_folder())) if self.data in public_traces() else self.data
+        folder = find_dataset_folder(self.data)
+        own_fields = {"data": folder, "tz": self.inbox.tz, "gpu_model": self.inbox.gpu_model}
+        return Scenario(**own_fields | _usual_actuator(folder) | changes)
 
     def save(self, folder: str | Path) -> Path:
         """Write the tables as a dataset folder, which :func:`open` reads again."""
@@ -660,9 +656,7 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
     if not isinstance(data, str | Path):
         example = "write for example 'sample' or gp.Scenario(data='sample')"
         raise TypeError(f"expected a name, a folder, a cluster, a scenario or a study; got {data!r}: {example}")
-    name = str(data)
-    if name in public_traces():
-        return open(name).scenario(**changes)
+    name = find_dataset_folder(str(data))
     if "month" in changes:
         require_month(changes["month"], load_dataset(name, columns=("submit_time",)), str(changes.get("tz", "UTC")))
     return Scenario(**{"data": name} | _usual_actuator(name) | dict(changes))

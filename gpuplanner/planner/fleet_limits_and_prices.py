@@ -55,7 +55,7 @@ def to_plain(value: object) -> Any:  # noqa: ANN401 - whatever JSON can hold
     {'name': 'A30-24GB'}
     >>> from gpuplanner.hardware.gpu_models import make_non_mig_model
     >>> to_plain(make_non_mig_model("T4"))
-    {'name': 'T4', 'whole': {'memory_gib': 16.0, 'sms': 40, 'architecture': 'Turing'}}
+    {'name': 'T4', 'whole': {'memory_gib': 15.68, 'sms': 40, 'architecture': 'Turing'}}
     >>> to_plain(ChangeCost.from_catalogue("H100-80GB-SXM5", change_s=90))["change_s"]
     [90.0, 90.0, 90.0, 'as stated']
     """

@@ -191,7 +191,7 @@ def render_commitment_section(purchase: PurchasePlan) -> HtmlSection:
 
 
 def render_payment_section(table: pl.DataFrame, notes: Sequence[str], title: str) -> HtmlSection:
-    """Render the ways to pay for more GPUs: cost, and break-even against on demand."""
+    """Render the ways to pay for more GPUs: cost, and break-even against rented GPUs."""
     table = table.with_columns(pl.col("option").map_elements(text_of_code, return_dtype=pl.String))
     best = table.row(0, named=True)
     return page.section(
@@ -383,10 +383,8 @@ def _last_forecasts(backtest: EvaluatedBacktest) -> pl.DataFrame:
         next_origin = origin
         times = [grid.start + (origin + test.gap + number) * grid.slot for number in range(test.horizon)]
         columns = {name: backtest.mixture[row, index, :, quantiles[name]] for name in ("q05", "q50", "q95")}
-        facts = {"unique_id": grid.ids[row], "cutoff": grid.start + origin * grid.slot}
-        tables.append(pl.DataFrame({"ds": times, "y": test.actual[row, index], **columns}).with_columns(
-            **{name: pl.lit(value) for name, value in facts.items()}
-        ))  # fmt: skip
+        names = {"unique_id": grid.ids[row], "cutoff": grid.start + origin * grid.slot}
+        tables.append(pl.DataFrame({**names, "ds": times, "y": test.actual[row, index], **columns}))
     return pl.concat(tables[::-1]).filter(pl.col("y").is_not_nan())
 
 

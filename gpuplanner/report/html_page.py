@@ -175,7 +175,7 @@ def section_css() -> str:
 
 
 MAX_TABLE_ROWS = 200
-"""Maximum rows of a table on a page; the workbook has all rows."""
+"""Maximum rows of a table on a page; the table files have all rows."""
 _TABLE_COLUMN_HEADINGS = {"tenant": "team", "gpus": "GPUs", "active_gpus": "active GPUs", "gpu_model": "GPU model"} | {
     name: f"{name.split('_')[0]} GPUs" for name in ("requested_gpus", "allocated_gpus", "mean_gpus", "peak_gpus")
 }
@@ -309,7 +309,7 @@ def figure(
     formats : mapping of str to str, optional
         Format specifications by column of `numbers`.
     source : str
-        Sheet of the workbook or file with every value that is drawn, where `numbers` are a summary.
+        File beside the page with every value that is drawn, where `numbers` are a summary.
 
     Returns
     -------

@@ -68,7 +68,7 @@ def demand(study: Study) -> HtmlSection:
             title="Demand by profile [instances]" if has_mig else "Demand [GPUs]",
             alt=alt,
             numbers=daily.tail(70),
-            source="tables/demand.parquet, sheet Forecast",
+            source="tables/demand.parquet, tables/forecast.parquet",
         ),
         page.figure(
             plots.plot_backtest_scores(scores),
@@ -127,7 +127,7 @@ def layouts(study: Study) -> HtmlSection:
             title="GPUs by MIG layout over the plan" if has_mig else "Provisioned GPUs over the plan",
             alt=alt,
             numbers=hours.sort("gpu_hours", "layout", descending=[True, False]),
-            source="sheet GPUs by layout over the plan",
+            source="tables/layout_counts.parquet",
         ),
     ]
     if study.problem.gpus <= MAX_CALENDAR_GPUS:
@@ -135,10 +135,10 @@ def layouts(study: Study) -> HtmlSection:
         rows_text = "One row per GPU: provisioned as a full GPU, or off."
         if has_mig:
             rows_text = f"One row per GPU; a mark shows each repartition; {off}."
-        calendar, sheet = study.tables["layout_plan"], "Calendar by GPU"
+        calendar, source = study.tables["layout_plan"], "tables/layout_plan.parquet"
         chart = plots.plot_layout_calendar(calendar)
         rows = calendar.drop("parked")
-        fragments.append(page.figure(chart, title=sheet, alt=rows_text, numbers=rows, source=f"sheet {sheet}"))
+        fragments.append(page.figure(chart, title="Calendar by GPU", alt=rows_text, numbers=rows, source=source))
     if changes_table.height:
         caption = f"Changes of layout, most frequent first: {study.problem.change.describe_time()}"
         formats = dict.fromkeys(("minutes", "minutes_low", "minutes_high"), ".4g")

@@ -283,7 +283,7 @@ def render_team_section(
             numbers=fairness.shares.group_by("tenant", maintain_order=True).agg(
                 mean_gpus=pl.col("gpus").mean(), peak_gpus=pl.col("gpus").max()
             ),
-            source="sheet GPUs by team over time of workbook.xlsx",
+            source="tables/team_shares.parquet",
         )
         if fairness.shares["gpus"].max()
         else "",

@@ -132,18 +132,23 @@ def simulate_job_list(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queu
     return started.with_columns(end_s=pl.col("start_s") + pl.col("run_s"))
 
 
-def tabulate_wait_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, queue: str = "fifo") -> pl.DataFrame:
+def tabulate_wait_curve(
+    jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int | None = None, queue: str = "fifo"
+) -> pl.DataFrame:
     """Simulate a job list on 50 to 200 % of a number of GPUs, and tabulate the queue waits.
 
     Parameters
     ----------
-    jobs, gpus, gpus_per_node, queue
-        As of :func:`simulate_job_list`. Fleets that are too small for the largest job are left out.
+    jobs, gpus, queue
+        As of :func:`simulate_job_list`.
+    gpus_per_node : int, optional
+        GPUs of each node; None: each fleet is one pool without nodes.
 
     Returns
     -------
     polars.DataFrame
-        ``gpus, mean_wait_s, p95_wait_s``, a row for each of up to 12 fleets. [GPU, s]
+        ``gpus, mean_wait_s, p95_wait_s``, a row for each of up to 13 fleets of whole nodes. The smallest is at least
+        as large as the largest job. [GPU, s]
 
     Examples
     --------
@@ -152,13 +157,14 @@ def tabulate_wait_curve(jobs: pl.DataFrame, *, gpus: int, gpus_per_node: int, qu
     >>> tabulate_wait_curve(jobs, gpus=4, gpus_per_node=4).rows()
     [(4, 5.0, 10.0), (8, 0.0, 0.0)]
     """
-    nodes = np.round(np.linspace(0.5, 2.0, 12) * gpus / gpus_per_node).astype(int)
-    rows = []
+    step = gpus_per_node or 1
     largest = jobs["gpus"].to_numpy().max(initial=1)
-    for count in np.unique(nodes[nodes * gpus_per_node >= largest]).tolist():
-        outcomes = simulate_job_list(jobs, gpus=count * gpus_per_node, gpus_per_node=gpus_per_node, queue=queue)
+    nodes = np.round(np.linspace(0.5, 2.0, 13) * gpus / step).astype(int)
+    rows = []
+    for size in (np.unique(np.maximum(nodes, -(-largest // step))) * step).tolist():
+        outcomes = simulate_job_list(jobs, gpus=size, gpus_per_node=gpus_per_node or size, queue=queue)
         waits = outcomes["start_s"] - outcomes["submit_s"]
-        rows.append((count * gpus_per_node, waits.mean(), waits.quantile(0.95, "equiprobable")))
+        rows.append((size, waits.mean(), waits.quantile(0.95, "equiprobable")))
     return pl.DataFrame(rows, schema=["gpus", "mean_wait_s", "p95_wait_s"], orient="row")
 
 
@@ -325,16 +331,13 @@ def _read_cells(path: str | Path) -> pl.DataFrame:
     repeated = [
         name for name in (*REQUIRED_JOB_LIST_COLUMNS, *OPTIONAL_JOB_COLUMNS) if f"{name}_duplicated_0" in cells.columns
     ]
-    got = ""
-    if not cells.columns:
-        got = "nothing"
-    elif missing:
-        got = f"no {', '.join(map(repr, missing))} among {examples(cells.columns)}"
-    elif repeated:
-        got = f"{', '.join(map(repr, repeated))} more than once"
-    elif not cells.height:
-        got = "no rows"
-    if got:
+    faults = (
+        (not cells.columns, "nothing"),
+        (missing, f"no {', '.join(map(repr, missing))} among {examples(cells.columns)}"),
+        (repeated, f"{', '.join(map(repr, repeated))} more than once"),
+        (not cells.height, "no rows"),
+    )
+    if got := next((text for occurs, text in faults if occurs), ""):
         expected = (
             f"columns {', '.join(map(repr, REQUIRED_JOB_LIST_COLUMNS))}, separated by commas, and at least one job"
         )
@@ -372,13 +375,10 @@ def _collect_remarks(jobs: pl.DataFrame, columns: list[str]) -> list[str]:
     unsorted = int((jobs["submit_s"] < jobs["submit_s"].cum_max()).sum())
     tied = jobs.height - jobs["submit_s"].n_unique()
     zero = jobs.filter(pl.col("run_s") == 0)["job_id"].to_list()
-    remarks = []
-    if unused:
-        remarks.append(f"columns that are not read: {examples(unused)}")
-    if unsorted:
-        remarks.append(f"rows out of order of submission: {unsorted}; sorted")
-    if tied:
-        remarks.append(f"submissions at the instant of another: {tied}; in the order of the file")
-    if zero:
-        remarks.append(f"durations of zero: {len(zero)}: {examples(zero)}")
-    return remarks
+    remarks = (
+        (unused, f"columns that are not read: {examples(unused)}"),
+        (unsorted, f"rows out of order of submission: {unsorted}; sorted"),
+        (tied, f"submissions at the instant of another: {tied}; in the order of the file"),
+        (zero, f"durations of zero: {len(zero)}: {examples(zero)}"),
+    )
+    return [text for occurs, text in remarks if occurs]

@@ -90,17 +90,14 @@ def trained_bytes(job: TrainingJob, params: float) -> float:
         gradients = 0.0
     if sharding == "zero3" and job.regime == "deepspeed":
         return (weights + states) * params / n
-    params_per_shard = params / n  # experts are shared by as many ranks in fewer groups: what is sharded is the same
-    keeps_whole_gradients = job.gradients_whole and sharding in WEIGHT_SHARDINGS
-    total = weights * (params_per_shard if sharding in WEIGHT_SHARDINGS else local_params)
-    total += gradients * (
-        params_per_shard if sharding in (*WEIGHT_SHARDINGS, "zero2") and not keeps_whole_gradients else local_params
-    )
-    return (
-        total
-        + at_once
-        + states * (params_per_shard if sharding in (*WEIGHT_SHARDINGS, "zero1", "zero2") else local_params)
-    )
+
+    # Experts are shared by as many ranks in fewer groups: a shard is the same.
+    def local_count(*shardings: str) -> float:
+        return params / n if sharding in shardings else local_params
+
+    gradient_shardings = ("zero2",) if job.gradients_whole else (*WEIGHT_SHARDINGS, "zero2")
+    total = weights * local_count(*WEIGHT_SHARDINGS) + gradients * local_count(*gradient_shardings)
+    return total + at_once + states * local_count(*WEIGHT_SHARDINGS, "zero1", "zero2")
 
 
 def reference_bytes(job: TrainingJob, params: float) -> float:
@@ -157,7 +154,8 @@ def frozen_bytes(job: TrainingJob, params: float) -> float:
 def eight_bit_copy_bytes(job: TrainingJob) -> float:
     """Return the bytes of the 8 bit copies, and their transposes, that training in fp8 keeps of the layers' weights.
 
-    Under autocast they take the place of the copies in 16 bit and their size; of sharded weights a layer has them.
+    Where autocast would copy weights in 16 bit, they take the place and size of these copies; of sharded weights a
+    layer has them.
 
     References
     ----------
@@ -170,11 +168,16 @@ def eight_bit_copy_bytes(job: TrainingJob) -> float:
     >>> round(eight_bit_copy_bytes(job) / 1e9, 1)
     14.0
     """
-    if not job.fp8_bytes or job.regime == AUTOCAST_REGIME:
+    if not job.fp8_bytes or has_autocast_copies(job):
         return 0.0
     layers = 1 if job.sharding in WEIGHT_SHARDINGS else job.model.layers
     local_params = job.model.layer_params() / job.tp - _absent_params(job) * job.pp / job.model.layers
     return job.fp8_bytes * layers / (1 if layers == 1 else job.pp) * local_params
+
+
+def has_autocast_copies(job: TrainingJob) -> bool:
+    """Whether autocast copies all weights of a stage in 16 bit: those trained in fp32, and not gathered in pieces."""
+    return not job.frozen and job.regime == AUTOCAST_REGIME and job.sharding not in WEIGHT_SHARDINGS
 
 
 def static_bytes(job: TrainingJob, params: float) -> float:
@@ -508,7 +511,7 @@ def peak_gib(job: TrainingJob) -> tuple[float, ...]:
     states = static_bytes(job, stage) + reference_bytes(job, stage) + eight_bit_copy_bytes(job)
     first, last, working = activation_bytes(job)
     logits, step = logits_bytes(job), step_bytes(job, stage)
-    if not job.frozen and job.regime == AUTOCAST_REGIME and job.sharding not in WEIGHT_SHARDINGS:
+    if has_autocast_copies(job):
         copies = 2.0 * stage
         if job.recompute == "full":  # they go as forward ends
             logits += copies

@@ -346,6 +346,11 @@ class ParsedRunRow:
         """Whether the whole model is trained."""
         return self.method.base == "trained"
 
+    @property
+    def is_own_loop(self) -> bool:
+        """Whether the tool is a training loop of one's own, without a recipe."""
+        return self.tool in TOOLS_WITHOUT_RECIPE
+
 
 def resolve_row_words(text: dict[str, str], tool: str) -> ParsedRunRow:
     """Resolve the texts of a row of a table of runs (method, precision, optimizer); unknown words are listed."""
@@ -457,18 +462,13 @@ def note_contradictions(row: ParsedRunRow, architecture: Architecture, seq: int)
 
 def note_assumptions(row: ParsedRunRow, job: TrainingJob) -> None:
     """Note settings that matter and were not stated: recompute, optimiser, precision."""
-    if not row.words["recompute"] and row.tool in TOOLS_WITHOUT_RECIPE:
+    if not row.words["recompute"] and row.is_own_loop:
         row.missing.append(f"activation_checkpointing: assumed {job.recompute}")
-    if not row.words["optimizer"] and (row.full or row.tool in TOOLS_WITHOUT_RECIPE):
+    if not row.words["optimizer"] and (row.full or row.is_own_loop):
         row.missing.append(f"optimizer: assumed {job.optimizer}")
     if not row.words["precision"]:
         row.missing.append(f"precision: assumed {job.regime}")
-    elif (
-        row.tool in TOOLS_WITHOUT_RECIPE
-        and has_bare_precision(row)
-        and row.full
-        and job.regime in ("unsaid", "pure", "amp")
-    ):
+    elif row.is_own_loop and has_bare_precision(row) and row.full and job.regime in _PARAMETER_PRECISION_TEXT:
         row.missing.append(
             f"precision: bf16-true or bf16-mixed states whether parameters are fp32; assumed "
             f"{_PARAMETER_PRECISION_TEXT[job.regime]}"
@@ -491,37 +491,34 @@ def choose_unstated_settings(
 ) -> tuple[TrainingJob, tuple[TrainingJob, ...]]:
     """Choose the likeliest values of settings that a row does not state; return alternatives, one change at a time."""
     words, changes = row.words, list[dict[str, Any]]()
-    recipe = (
-        job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not words["recompute"] and not job.offload
-    )
+    recipe = job.regime == "pure" and not row.is_own_loop and not words["recompute"] and not job.offload
     if row.full and recipe and not words["optimizer"] and job.step_in_backward:
         row.missing.append(f"step in backward and paged states: {_RECIPE_ASSUMPTION_TEXT}")
         changes += [{"step_in_backward": False}, {"step_in_backward": False, "optimizer": "adamw8bit"}]
     if recipe and not job.quantization and job.recompute == "full" and words["compile"]:
         row.missing.append(f"activation_checkpointing: {_RECIPE_ASSUMPTION_TEXT}")
         changes.append({"recompute": "none"})
-    if job.regime == "unsaid" or (
-        row.tool in TOOLS_WITHOUT_RECIPE and row.full and has_bare_precision(row) and job.regime == "pure"
-    ):
+    if job.regime == "unsaid" or (row.is_own_loop and row.full and has_bare_precision(row) and job.regime == "pure"):
         changes += [{"regime": "pure"}, {"regime": "amp"}][job.regime == "pure" :]
         if not words["optimizer"]:
             changes += [{"regime": "pure", "optimizer": "adamw8bit"}, {"regime": "pure", **_MEMORY_SAVING_SETTINGS}]
-    if row.tool in TOOLS_WITHOUT_RECIPE and job.frozen and words["precision"].endswith("-mixed") and not row.narrow:
+    if row.is_own_loop and job.frozen and words["precision"].endswith("-mixed") and not row.narrow:
         row.note.append("frozen weights beside autocast: taken as of 16 bit, the bound covers fp32")
         changes.append({"weight_bytes": 4.0})
-    if row.tool in TOOLS_WITHOUT_RECIPE and job.model.gelu_new:
+    if row.is_own_loop and job.model.gelu_new:
         changes.append({"composed_gelu": True})
-    if row.tool in TOOLS_WITHOUT_RECIPE and job.loss_chunks > 1:
+    if row.is_own_loop and job.loss_chunks > 1:
         changes.append({"loss_chunks": 1})
-    if row.tool in TOOLS_WITHOUT_RECIPE and row.method.has_rank and not row.method.targets and job.model.hidden:
+    if row.is_own_loop and row.method.has_rank and not row.method.targets and job.model.hidden:
         largest = job.lora_rank if "lora_rank" in row.text else _MAX_RECIPE_LORA_RANK
         targets = job.lora_targets if "lora_targets" in row.text else ADAPTABLE_MATRICES
         changes.append({"lora_targets": targets, "lora_rank": min(largest, job.model.hidden)})
-    if row.tool in TOOLS_WITHOUT_RECIPE and not words["recompute"] and not job.quantization:
+    if row.is_own_loop and not words["recompute"] and not job.quantization:
         changes.append({"recompute": "none" if job.recompute == "full" else "full"})
     _note_unstated_columns(row, job)
     variants = [job, *(replace(job, **change) for change in changes)]
-    if len(variants) == 1 or max_gib is None or (row.tool in TOOLS_WITHOUT_RECIPE and sum(peak_gib(job)) <= max_gib):
+    # That a recipe was published for a GPU shows that it fits; of a loop of one's own, this is what is asked.
+    if len(variants) == 1 or max_gib is None or row.is_own_loop:
         return job, tuple(variants[1:])
     sizes = [(sum(peak_gib(variant)), index) for index, variant in enumerate(variants)]
     _, index = max((size for size in sizes if size[0] <= max_gib * (1 - PEAK_HEADROOM_FRACTION)), default=(0.0, 0))
@@ -539,7 +536,7 @@ _MEMORY_SAVING_SETTINGS = {"optimizer": "pagedadamw8bit", "step_in_backward": Tr
 def _note_unstated_columns(row: ParsedRunRow, job: TrainingJob) -> None:
     """Note the columns that a row does not state and that the recipe of its tool does not decide."""
     words = row.words
-    pure = job.regime == "pure" and row.tool not in TOOLS_WITHOUT_RECIPE and not job.offload
+    pure = job.regime == "pure" and not row.is_own_loop and not job.offload
     if pure and job.recompute == "full" and job.compiled and words["compile"] and words["optimizer"]:
         row.missing.append("off-load of activations, step in backward: not stated, assumed neither")
     if pure and row.full and words["recompute"] == "none" and not job.compiled and not words["packing"]:

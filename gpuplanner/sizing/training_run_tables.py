@@ -20,7 +20,7 @@ from gpuplanner.sizing.learned_memory import (
     predict_gib,
     shipped_peak_model,
 )
-from gpuplanner.sizing.memory_components import BYTES_PER_GIB, peak_gib, unmetered_bytes
+from gpuplanner.sizing.memory_components import BYTES_PER_GIB, has_autocast_copies, peak_gib, unmetered_bytes
 from gpuplanner.sizing.model_architecture import Architecture
 from gpuplanner.sizing.training_job import (
     GENERIC_TOOL,
@@ -211,6 +211,14 @@ def _keeps_scores(architecture: Architecture, words: Mapping[str, str], regime: 
     return words["attention"] == "scores" or (regime == "fp32" and architecture.kv_width < architecture.q_width)
 
 
+_SWITCH_FACTS = (
+    "quantised_head", "inputs_kept", "lora_fused_qkv", "step_in_backward", "gradients_freed", "ddp_buckets", "qkv_kept"
+)  # fmt: skip
+"""Facts of a tool that are yes or no, and fields of a training job of the same name."""
+_AMOUNT_FACTS = ("loss_gib", "reduce_bucket", "allgather_bucket", "live_params", "reduce_bytes", "context_gib")
+"""Facts of a tool that are numbers, and fields of a training job of the same name; 0 where they are not stated."""
+
+
 def _make_row_job(
     row: ParsedRunRow, architecture: Architecture, seq: int, max_gib: float | None = None,
     family: str = "", gpu_gib: float | None = None, tool_name: str = "",
@@ -250,6 +258,8 @@ def _make_row_job(
         )
     if pairs:
         row.note.append("pairs: two sequences each, a micro-batch counts pairs")
+    switches = {name: facts.get(name) == "yes" for name in _SWITCH_FACTS}
+    amounts: dict[str, Any] = {name: float(facts.get(name, 0)) for name in _AMOUNT_FACTS}
     micro, rank = read_count(text, "micro_batch") * (1 + pairs), int(method.counts["rank"] or facts["lora_rank"])
     job = TrainingJob(
         architecture, seq, micro, accumulation, method.name,
@@ -259,10 +269,9 @@ def _make_row_job(
         optimizer=optimizer, quantization=facts.get(f"{row.narrow}_is", row.narrow), weight_bytes=weight,
         embedding_bytes=float(facts.get("embedding_bytes", 2)), selective=facts["selective"],
         sequence_parallel=facts.get("sequence_parallel") == "yes" and parallel["tp"] > 1,
-        quantised_head=facts.get("quantised_head") == "yes", inputs_kept=facts.get("inputs_kept") == "yes",
         inputs_each=facts.get("lora_inputs") == "each" and row.method.adapts and not compiled,
         lora_rank=int(read_number_column(text, "lora_rank") or rank), lora_targets=targets,
-        lora_fused_qkv=facts.get("lora_fused_qkv") == "yes", lora_dropout=facts.get("lora_dropout") != "0",
+        lora_dropout=facts.get("lora_dropout") != "0",
         trained_layers=min(int(read_number_column(text, "trained_layers") or method.layers), architecture.layers),
         **parallel, sharding=sharding,
         recompute=words["recompute"] or facts["recompute"], dropout=facts.get("dropout") == "yes",
@@ -271,27 +280,23 @@ def _make_row_job(
         inputs_offloaded=facts.get("inputs_offloaded") == "yes" and not words["recompute"],
         compiled=compiled, eager=not compiled and facts["kernels"] == "eager",
         logits_bytes=float(facts["logits_bytes"]), loss_chunks=int(facts.get("loss_chunks", 1)),
-        loss_gib=float(facts.get("loss_gib", 0)), fused_step=_has_fused_step(text.get("optimizer", ""), facts),
-        step_in_backward=facts.get("step_in_backward") == "yes",
+        fused_step=_has_fused_step(text.get("optimizer", ""), facts),
         gradients_whole=facts.get("gradients_whole") == "yes" and sharding == "fsdp",
         composed_gelu=architecture.gelu_new and facts.get("composed_gelu") == "yes",
-        gradients_freed=facts.get("gradients_freed") == "yes",
         frozen_gradients=facts.get("frozen_gradients") == "yes" and sharding == "fsdp",
-        reduce_bucket=float(facts.get("reduce_bucket", 0)), allgather_bucket=float(facts.get("allgather_bucket", 0)),
-        live_params=float(facts.get("live_params", 0)), reduce_bytes=float(facts.get("reduce_bytes", 0)),
-        resharded=facts.get("resharded") != "no", ddp_buckets=facts.get("ddp_buckets") == "yes",
-        meter=facts["meter"], qkv_kept=facts.get("qkv_kept") == "yes",
-        context_gib=float(facts.get("context_gib", 0)), communicators=int(facts.get("communicators", 0)),
+        resharded=facts.get("resharded") != "no", meter=facts["meter"], **switches, **amounts,
+        communicators=int(facts.get("communicators", 0)),
         fp8_bytes=float(facts["fp8_bytes"]) if "fp8" in tags and not row.narrow else None,
     )  # fmt: skip
-    note_assumptions(row, job)
-    if job.fp8_bytes is not None:
-        copies = f"{job.fp8_bytes:g} bytes a weight of copies" if job.fp8_bytes else "weights are cast in each product"
-        row.note.append(f"fp8: {copies}; activations counted as of 16 bit")
     if not job.sharding and job.shards > 1 and max_gib and compute_static_gib(job) > max_gib:
         job = replace(job, sharding=resolve_tool_facts(tool, frozenset(tags | {"unplaced"})).get("sharding", "fsdp"))
         row.missing.append(f"sharding: assumed {job.sharding}, as it does not fit otherwise")
     job, alternatives = choose_unstated_settings(row, job, max_gib)
+    note_assumptions(row, job)
+    if job.fp8_bytes is not None:
+        copies = f"{job.fp8_bytes:g} bytes a weight of copies" if job.fp8_bytes else "weights are cast in each product"
+        replaced = ", in place of those of autocast" if job.fp8_bytes and has_autocast_copies(job) else ""
+        row.note.append(f"fp8: {copies}{replaced}; activations counted as of 16 bit")
     if earlier := facts.get("earlier_regime"):
         alternatives = (*alternatives, replace(job, regime=earlier))
         newest = f"version of {tool}: assumed the newest of the table, which accumulates gradients in fp32"
@@ -408,16 +413,10 @@ def predict_table(table: pl.DataFrame, model: PeakModel | None = None, *, tool: 
     for row in rows:
         if row not in predictions:
             predictions[row] = predict_row(read_row_job(dict(zip(read, row, strict=True)), tool=tool), model)
-    answers = [predictions[row] for row in rows]
-    numbers = {
-        name: pl.Series([getattr(prediction, name) for prediction in answers], dtype=pl.Float64).round(4)
-        for name in RUN_TABLE_OUTPUT_COLUMNS[:3]
-    }
-    words = {
-        name: pl.Series([getattr(prediction, name) for prediction in answers], dtype=pl.String)
-        for name in RUN_TABLE_OUTPUT_COLUMNS[3:]
-    }
-    return table.drop(RUN_TABLE_OUTPUT_COLUMNS, strict=False).with_columns(**numbers, **words)
+    schema: dict[str, Any] = dict.fromkeys(RUN_TABLE_OUTPUT_COLUMNS, pl.String)
+    schema |= dict.fromkeys(RUN_TABLE_OUTPUT_COLUMNS[:3], pl.Float64)
+    answers = pl.DataFrame([predictions[row] for row in rows], schema=schema).with_columns(pl.col(pl.Float64).round(4))
+    return table.drop(RUN_TABLE_OUTPUT_COLUMNS, strict=False).hstack(answers)
 
 
 def collect_measured_runs(
@@ -444,31 +443,22 @@ def collect_measured_runs(
         raise TraceFormatError("runs", "a column measured_peak_gib", got, "Add it.")
     measured = table.with_columns(pl.col("measured_peak_gib").cast(pl.Float64, strict=False))
     measured = measured.filter(pl.col("measured_peak_gib") > 0)
-    parts, worst, sources, flagged, row_numbers, models, extent, kinds = [], [], [], [], [], [], [], []
-    for i, row in enumerate(measured.iter_rows(named=True)):
-        row_job = read_row_job(row, tool=tool)
-        if row_job.job is None:
-            continue
-        job = change(row_job.job) if change else row_job.job
-        parts.append(_list_reading_parts(row_job, job))
-        alternatives = (
-            sum(peak_gib(job)) * row_job.unit * math.exp(_ALTERNATIVE_LOG_MARGIN) for job in row_job.alternatives
-        )
-        worst.append(max(alternatives, default=0.0))
-        sources.append(read_row_job(row).label)
-        flagged.append(lacks_deciding_settings(row_job))
-        models.append(job.model.name)
-        extent.append(compute_log_job_size(job))
-        kinds.append(describe_training_kind(job))
-        row_numbers.append(i)
-    if not row_numbers:
+    rows = [(i, row, read_row_job(row, tool=tool)) for i, row in enumerate(measured.iter_rows(named=True))]
+    rows = [(i, row, row_job) for i, row, row_job in rows if row_job.job is not None]
+    if not rows:
         raise TraceFormatError("runs", "rows with a measured peak", "none", "Measure some.")
-    measured = measured[row_numbers]
+    row_numbers, named_rows, row_jobs = zip(*rows, strict=True)
+    jobs = [change(row_job.job) if change else row_job.job for row_job in row_jobs]
+    parts = [_list_reading_parts(row_job, job) for row_job, job in zip(row_jobs, jobs, strict=True)]
+    peaks = [max((sum(peak_gib(job)) for job in row_job.alternatives), default=0.0) for row_job in row_jobs]
+    worst = np.array(peaks) * [row_job.unit for row_job in row_jobs] * math.exp(_ALTERNATIVE_LOG_MARGIN)
+    measured = measured[list(row_numbers)]
     readings = np.moveaxis(np.array(parts), 1, 0)
     runs = MeasuredRuns(
-        readings[0],
-        measured["measured_peak_gib"].to_numpy(), tuple(sources),
-        np.array(flagged, dtype=np.bool_), np.array(worst), tuple(models), np.array(extent), tuple(kinds), readings,
+        readings[0], measured["measured_peak_gib"].to_numpy(), tuple(read_row_job(row).label for row in named_rows),
+        np.array([*map(lacks_deciding_settings, row_jobs)], dtype=np.bool_), worst,
+        tuple(job.model.name for job in jobs), np.array([*map(compute_log_job_size, jobs)]),
+        tuple(map(describe_training_kind, jobs)), readings,
     )  # fmt: skip
     return runs, measured
 

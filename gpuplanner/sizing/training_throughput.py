@@ -6,7 +6,7 @@ import functools
 from dataclasses import dataclass, replace
 
 from gpuplanner.hardware.catalog import find_data_sheet, find_parameter, resolve_gpu_model
-from gpuplanner.hardware.gpu_models import load_gpu_model
+from gpuplanner.hardware.gpu_models import load_gpu_model, make_non_mig_model
 from gpuplanner.sizing.memory_components import WEIGHT_SHARDINGS, layer_bytes, regime_bytes, stage_params
 from gpuplanner.sizing.training_job import TrainingJob, list_adapted_matrices, load_methods
 
@@ -58,9 +58,7 @@ def find_gpu_spec(name: str) -> GpuSpec | None:
     peak = sheet.dense_bf16_tflops or sheet.dense_fp16_tflops
     if not peak or not sheet.memory_bandwidth_gb_s:
         return None
-    memory = 0.98 * (sheet.memory_gb or 0.0)
-    if sheet.mig_model:
-        memory = max(profile.memory_gib or 0.0 for profile in load_gpu_model(full_name).profiles) or memory
+    memory = (load_gpu_model if sheet.mig_model else make_non_mig_model)(full_name).memory_gib
     fabric = (sheet.nvlink_or_fabric_total_gb_s or 0.0) / 2 or find_parameter("link_pcie5_gb_s").value
     return GpuSpec(
         full_name,

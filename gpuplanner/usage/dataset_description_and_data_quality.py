@@ -19,6 +19,7 @@ from gpuplanner.ingest.telemetry.coverage import coverage
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import aggregate_hourly
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_sample_ends
 from gpuplanner.ingest.telemetry.telemetry_join import NO_JOB, device_kind_expr, split_shared_samples
+from gpuplanner.usage.gpu_hour_ledger import ALLOCATED_BUCKETS
 from gpuplanner.usage.grouped_usage import group_ledger, require_groups
 from gpuplanner.usage.job_classes import JOB_CLASSES, classify_jobs
 from gpuplanner.usage.period_accounts import JobFacts, describe_jobs
@@ -50,8 +51,16 @@ class Description:
         """All facts about sources and jobs by name; facts that need the run times of jobs are absent without these."""
         if self.jobs is None:
             return dict(self.read)
+        facts = {**self.read, "gpu_hours": self.gpu_hours}
         shown = ("jobs", "quarantined", "tenants") if self.hours is None else tuple(vars(self.jobs))
-        return {**self.read, **{name: to_plain(getattr(self.jobs, name)) for name in shown}}
+        return facts | {name: to_plain(getattr(self.jobs, name)) for name in shown}
+
+    @property
+    def gpu_hours(self) -> object:
+        """GPU-hours allocated to jobs: within the span, as in all tables; without a ledger, as they were read."""
+        if self.hours is None:
+            return self.read.get("gpu_hours")
+        return float(self.hours.filter(pl.col("bucket").is_in(ALLOCATED_BUCKETS))["gpu_hours"].sum())
 
     @property
     def figures(self) -> dict[str, object]:
@@ -74,7 +83,7 @@ class Description:
             text = f"{row['check']}{example}: {row['effect']}"
             warnings.append({"what": text, "count": row["rows"], "gpu_hours": row["gpu_hours"]})
         return {
-            "gpu_hours": self.read.get("gpu_hours"),
+            "gpu_hours": self.gpu_hours,
             "installed_gpus": installed,
             "used_gpu_hours": used,
             "telemetry": dict(join) if isinstance(join, Mapping) else {"matched_gpu_hours": None},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,11 +14,14 @@ import polars as pl
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
+from gpuplanner.core.serialization import sha256_of_all
+from gpuplanner.core.stage_cache_and_data_folders import cache_folder, code_hash
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, find_gpu_hour_price
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
+from gpuplanner.ingest.dataset_folder import DATASET_MARK
+from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
 from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
 from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks
@@ -66,14 +70,23 @@ def public_traces() -> list[str]:
     return [name for name, trace in PUBLIC_TRACE_BY_NAME.items() if (Path(folder) / trace.jobs).is_file()]
 
 
-def read_public(name: str) -> Dataset:
-    """Read a public trace by name."""
-    trace, folder = PUBLIC_TRACE_BY_NAME[name], Path(os.environ["GPUPLANNER_DATA"])
-    nodes = None if trace.nodes is None else folder / trace.nodes
-    dataset = read(trace.source, folder / trace.jobs, tz=trace.tz, nodes=nodes)
-    if dataset.kind != "jobs":
-        raise ScenarioError(f"public trace {trace.jobs}", "a list of jobs", dataset.kind, "Check the files.")
-    return dataset.with_tables(jobs=drop_quarantined(dataset.jobs))
+def find_dataset_folder(data: str) -> str:
+    """Return the folder of a dataset; a public trace, given by name, is imported into the cache at first use.
+
+    Examples
+    --------
+    >>> find_dataset_folder("sample")
+    'sample'
+    """
+    if data not in public_traces() or (Path(data) / DATASET_MARK.file).is_file():
+        return data
+    trace, source_folder = PUBLIC_TRACE_BY_NAME[data], Path(os.environ["GPUPLANNER_DATA"])
+    jobs, nodes = source_folder / trace.jobs, None if trace.nodes is None else source_folder / trace.nodes
+    content = sha256_of_all(filter(None, (jobs, nodes))) + code_hash()
+    folder = cache_folder() / "traces" / hashlib.sha256(content.encode()).hexdigest()[:32] / data
+    if not (folder / DATASET_MARK.file).is_file():
+        write_dataset(read(trace.source, jobs, tz=trace.tz, nodes=nodes), folder)
+    return str(folder)
 
 
 ALL_TENANTS_LABEL = "everybody"
@@ -290,5 +303,5 @@ def explore_dataset(
     ['assistants', 'llm-core']
     """
     if not isinstance(data, Dataset):
-        data = read_public(data) if data in public_traces() else load_dataset(data)
+        data = load_dataset(find_dataset_folder(data))
     return ExploredDataset(data, gpu_model, tz, smallest_group)

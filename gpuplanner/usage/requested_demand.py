@@ -443,8 +443,7 @@ def profile_sizes(gpu_model: GpuModel) -> pl.DataFrame:
         (part.name, ranks.get(part.name), part.sms, part.memory_gib, gpu_model.gpu_fraction(part.name))
         for part in gpu_model.profiles
     ]
-    memory_gib = next((part.memory_gib for part in full if part.memory_gib is not None), gpu_model.memory_gib)
-    whole = (FULL_GPU, len(names) + 1, gpu_model.sms_of(FULL_GPU), memory_gib, 1.0)
+    whole = (FULL_GPU, len(names) + 1, gpu_model.sms_of(FULL_GPU), gpu_model.memory_gib, 1.0)
     return pl.DataFrame([*rows, whole], schema=PROFILE_SIZE_SCHEMA, orient="row")
 
 

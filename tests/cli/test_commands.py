@@ -17,6 +17,7 @@ from gpuplanner import __version__
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.report.bundle_export import export_decision, make_decision_bundle
+from gpuplanner.sizing.training_throughput import find_gpu_spec
 
 CLASSIC = "1g.5gb,2g.10gb,3g.20gb,4g.20gb,7g.40gb"
 
@@ -234,6 +235,18 @@ def test_catalog_tables(command, name):
     code, out, _ = command("catalog", name, *arguments, "--json")
     assert code == 0
     assert len(json.loads(out)) > 5
+
+
+def test_catalog_and_size_have_one_memory_of_a_gpu(command):
+    by_model = {
+        row["gpu_model"]: row["memory_gib"] for row in json.loads(command("catalog", "gpu-models", "--json")[1])
+    }
+    full = [
+        row for row in json.loads(command("catalog", "profiles", "H200", "--json")[1]) if row["profile"] == "7g.141gb"
+    ]
+    assert by_model["H200-141GB"] == full[0]["memory_gib"] == find_gpu_spec("H200-141GB").memory_gib
+    modes = {row["mode"]: row for row in json.loads(command("catalog", "profiles", "MI300X", "--json")[1])}
+    assert modes["NPS1"]["memory_gib"] == find_gpu_spec("MI300X").memory_gib
 
 
 def test_forecast_and_describe_print_tables(command, quick):

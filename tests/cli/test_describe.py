@@ -9,6 +9,8 @@ from datetime import datetime
 import polars as pl
 import pytest
 
+from tests.cli.test_start import accounting
+
 
 @pytest.fixture
 def telemetry(command, tmp_path) -> str:
@@ -68,6 +70,19 @@ def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):
     worked = sum(row["gpu_hours"] for row in told["ledger"] if row["bucket"] in ("used", "no_telemetry"))
     assert told["facts"]["unused_share"] == pytest.approx(1 - worked / total)
     assert "GPU-hours by node" not in json.loads(command("describe", "sample", "--json")[1])
+
+
+def test_all_sums_of_allocated_gpu_hours_are_the_figure_on_top(command, tmp_path):
+    """Jobs of the sample that began before its span; and a list of jobs alone."""
+    listed = str(tmp_path / "listed")
+    assert command("ingest", "slurm", str(accounting(tmp_path)), "--tz", "UTC", "-o", listed, "--quiet")[0] == 0
+    for folder in ("sample", listed):
+        told = json.loads(command("describe", folder, "--json")[1])
+        ledger = {row["bucket"]: row["gpu_hours"] for row in told["ledger"]}
+        allocated = sum(ledger.get(name) or 0 for name in ("used", "no_telemetry", "allocated_idle"))
+        titles = ("allocated GPU-hours and queue waits by team", "GPU-hours by how attempts ended")
+        sums = [allocated, *(sum(row["gpu_hours"] for row in told[title]) for title in titles)]
+        assert [*sums, told["facts"]["gpu_hours"]] == pytest.approx([told["gpu_hours"]] * 4, rel=1e-6)
 
 
 def test_a_ledger_that_does_not_close_is_refused(command, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gpuplanner.cli.application import app, register_commands
+from gpuplanner.core.errors import ScenarioError
 
 SEQUENCE = """\
 time,total_gpu_num,running_gpu_num,pending_gpu_num,idle_gpu_num,gpu_utilization
@@ -103,6 +104,13 @@ def test_occupancy_of_pools(described):
         2,
     )
     assert pool["allocated_share"] == pytest.approx((59 + 64 + 33) / (3 * 64))
+
+
+def test_a_forecast_by_gpu_model_needs_jobs_that_name_one(described, tmp_path):
+    described("occupancy")
+    found = CliRunner().invoke(app, ["forecast", str(tmp_path / "kept"), "--by", "gpu_model", "--horizon", "2"])
+    assert isinstance(found.exception, ScenarioError)
+    assert "expected jobs, which name their GPU model; got occupancy" in str(found.exception)
 
 
 def test_requests_of_services(described):

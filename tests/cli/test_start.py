@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from gpuplanner.cli.start_dialog import StartPrompt
-from gpuplanner.cli.start_notebook_and_compile_commands import _complete_scenario
+from gpuplanner.cli.start_notebook_and_compile_commands import _complete_scenario, _describe_linked_files
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST
 from gpuplanner.core.scenario import Scenario
@@ -352,6 +352,25 @@ def test_an_ambiguous_gpu_model_is_asked_for(monkeypatch, word, asked):
     scenario = _complete_scenario(Scenario(), summary, StartPrompt(interactive=True, verbose=False), set())
     assert scenario.gpu_model == ("H100-80GB-SXM5" if asked else None)
     assert bool(questions) == asked
+
+
+@pytest.mark.parametrize(
+    ("files", "text"),
+    [
+        (
+            ["workbook.xlsx", "export/README.md", "report.ipynb"],
+            "workbook, change bundle and notebook are linked there",
+        ),
+        (["export/README.md", "report.ipynb"], "change bundle and notebook are linked there"),
+        (["export/README.md"], "change bundle is linked there"),
+        ([], ""),
+    ],
+)
+def test_the_end_of_start_names_the_files_that_were_written(tmp_path, files, text):
+    (tmp_path / "export").mkdir()
+    for file in files:
+        (tmp_path / file).touch()
+    assert _describe_linked_files(tmp_path).strip() == text
 
 
 @pytest.mark.long

@@ -5,11 +5,14 @@ from __future__ import annotations
 import itertools
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio, spot_overhead
+from gpuplanner.decision.purchase_and_refresh_plans import _list_spot_notes, compare_ways_to_pay
 from tests.examples import examples
 
 PRICES = st.floats(50, 900)
@@ -156,3 +159,32 @@ def test_the_cheapest_mix_is_no_dearer_than_the_mean_reserved_in_the_same_nodes(
     found = choose_portfolio(demand, [Offer("reserved_1y", 5.1 * HOURS_PER_MONTH, 12)], Rent(8.9), unit=8)
     assert found.begun == {("reserved_1y", 0): 48.0}
     assert found.cost <= found.all_reserved
+
+
+@pytest.mark.parametrize(
+    ("changes", "option", "cost", "words"),
+    [
+        # Of a day 4 x (30 min / 2 + 30 s) are wasted: a useful hour costs 6.326 / (1 - 0.0431) = 6.611.
+        ({"spot_share": 0.5, "spot_interruptions_per_day": 4}, "on_demand_and_spot", 0.5 * 12.29 + 0.5 * 6.611,
+         ("50 % of the load", "spot 6.326, on demand 12.290 USD", "4 interruptions", "waste 4.3 %", "costs 6.611")),
+        ({"spot_share": 0.2, "spot_interruptions_per_day": 90}, "on_demand", 12.29,
+         ("not counted for 20 % of the load", "not cheaper", "90 interruptions", "waste 96.9 %")),
+        ({"spot_share": 0.2, "price_per_gpu_hour": 2}, "on_demand", 2,
+         ("not counted for 20 % of the load", "not cheaper", "spot 2.000, on demand 2.000")),
+        ({}, "on_demand", 12.29, ()),
+    ],
+)  # fmt: skip
+def test_a_mix_with_spot_names_share_price_and_interruptions(changes, option, cost, words):
+    table, notes = compare_ways_to_pay(Scenario(**changes), 12, 8, used_fraction=1.0)
+    (rented,) = table.filter(~pl.col("option").is_in(["owned", "reserved_1y", "reserved_3y"])).rows(named=True)
+    assert rented["option"] == option
+    assert rented["cost"] == pytest.approx(8 * 12 * HOURS_PER_MONTH * cost, rel=1e-3)
+    about_spot = [note for note in notes if "spot_share" in note]
+    assert len(about_spot) == bool(words)
+    assert all(word in about_spot[0] for word in words)
+    assert any(note.endswith(f"{option.replace('_', ' ')} only these are paid.") for note in notes)
+
+
+def test_spot_without_a_price_is_named():
+    (note,) = _list_spot_notes(Scenario(spot_share=0.3), Rent(2.0))
+    assert note.startswith("Spot is not counted for 30 % of the load (spot_share): no spot price is known.")

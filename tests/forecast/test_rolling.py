@@ -13,7 +13,7 @@ from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import conform
 from gpuplanner.core.schemas import Samples
-from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out_telemetry, name_series_by_model
+from gpuplanner.forecast.gpu_demand import lay_out_demand, lay_out_jobs, lay_out_telemetry, name_series
 from gpuplanner.forecast.growth_and_announced_demand import complete_until, read_announced
 from gpuplanner.forecast.rolling_demand_forecast import forecast_ahead, tomorrow
 from gpuplanner.forecast.statistical_models import CANDIDATE_MODELS
@@ -235,16 +235,17 @@ def made(tenants, boards):
 
 
 @pytest.mark.parametrize(
-    ("boards", "forced", "names"),
+    ("boards", "by", "names"),
     [
-        (["A"], False, ["a/x/gpu", "a/y/gpu", "b/gpu", "a/gpu", "all/gpu"]),
-        (["A", None], False, ["a/x/gpu", "a/y/gpu", "b/gpu", "a/gpu", "all/gpu"]),
-        (["A", "B"], False, None),
-        (["A", "B", None], True, None),
+        (["A"], "tenant", ["a/x/gpu", "a/y/gpu", "b/gpu", "a/gpu", "all/gpu"]),
+        (["A", None], "tenant", ["a/x/gpu", "a/y/gpu", "b/gpu", "a/gpu", "all/gpu"]),
+        (["A", "B"], "tenant", None),
+        (["A"], "gpu_model", ["A/gpu", "all/gpu"]),
+        (["A", "B", None], "gpu_model", ["(GPU model unknown)/gpu", "A/gpu", "B/gpu", "all/gpu"]),
     ],
 )
-def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards, forced, names):
-    jobs, _ = name_series_by_model(made(["a/x", "a/y", "b"], boards), forced=forced)
+def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards, by, names):
+    jobs, _ = name_series(made(["a/x", "a/y", "b"], boards), by=by)
     found = lay_out_jobs(jobs, trace_end=END, at=datetime(2026, 2, 9, tzinfo=UTC), series="series")
     if names:
         assert list(found.ids) == names
@@ -258,7 +259,7 @@ def test_boards_and_teams_have_series_and_every_sum_is_that_of_its_parts(boards,
         assert set(parts) <= leaves
         np.testing.assert_allclose(rows[whole], sum(rows[part] for part in parts), atol=1e-9)
     np.testing.assert_allclose(rows["all/gpu"], sum(rows[leaf] for leaf in leaves), atol=1e-9)
-    drawn = found.run_off.draws(["a/gpu" if names else "all/A/gpu"], found.slots, 4, seed=1)
+    drawn = found.run_off.draws(["all/gpu" if names else "all/A/gpu"], found.slots, 4, seed=1)
     assert drawn.shape[1:] == (200, 4)
 
 

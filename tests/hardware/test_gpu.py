@@ -9,9 +9,11 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.errors import GeometryError
-from gpuplanner.hardware.catalog import facts
+from gpuplanner.hardware.catalog import facts, mig_model_names
 from gpuplanner.hardware.gpu_models import LABEL_BY_RESOURCE, GpuModel, as_gpu_model, load_gpu_model
 from gpuplanner.hardware.mig_layouts import prove
+from gpuplanner.sizing.training_throughput import find_gpu_spec
+from gpuplanner.usage.requested_demand import profile_sizes
 
 Rows: TypeAlias = Callable[..., list[dict[str, Any]]]
 
@@ -82,7 +84,24 @@ def test_own_board(toy_rows: Rows) -> None:
 def test_own_boards_stand_beside_the_catalogue(toy_rows: Rows) -> None:
     assert load_gpu_model("A30", toy_rows()) is load_gpu_model("A30")
     own = [row | {"gpu_model": "A30-24GB"} for row in toy_rows()]
-    assert load_gpu_model("A30-24GB", own).memory_gib == 32
+    assert load_gpu_model("A30-24GB", own).memory_gib == 30
+    unstated = [{name: value for name, value in row.items() if name != "memory_gib"} for row in own]
+    assert load_gpu_model("A30-24GB", unstated).memory_gib == 32
+
+
+@pytest.mark.parametrize("name", mig_model_names())
+def test_a_gpu_has_the_memory_of_its_full_profile_in_every_module(name: str) -> None:
+    gpu_model = load_gpu_model(name)
+    rows = facts("mig_profiles").filter(gpu_model=name)
+    full = rows.filter(pl.col("memory_slices") == pl.col("memory_slices_total"))["memory_gib"].max()
+    assert gpu_model.memory_gib == (full or pytest.approx(0.98 * rows["memory_gib_total"][0]))
+    assert all(
+        profile.memory_gib is None or profile.memory_gib <= gpu_model.memory_gib for profile in gpu_model.profiles
+    )
+    specs = [find_gpu_spec(sheet) for sheet in facts("gpu_specs").filter(mig_model=name)["gpu_model"]]
+    assert {spec.memory_gib for spec in specs if spec} <= {gpu_model.memory_gib}
+    if gpu_model.sms is not None:
+        assert profile_sizes(gpu_model).filter(profile="gpu")["memory_gib"].item() == gpu_model.memory_gib
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,13 @@ def test_folder_holds_everything_and_its_hashes(report):
     assert (report / "appendix.html").stat().st_size <= 3_000_000
 
 
+def test_the_files_with_every_value_of_a_chart_need_no_spreadsheet_library(report):
+    pages = "".join((report / name).read_text() for name in ("index.html", "appendix.html"))
+    files = [file for text in re.findall("; every value: ([^<]*)</summary>", pages) for file in text.split(", ")]
+    assert len(files) >= 5
+    assert all(file.endswith(".parquet") and (report / file).is_file() for file in files), files
+
+
 def sheet(report, name: str) -> pl.DataFrame:
     return pl.read_excel(report / "workbook.xlsx", sheet_name=name, read_options={"header_row": None})
 

@@ -211,3 +211,26 @@ def test_resampled_lists_bound_completion_time_and_makespan(command, write_list)
     path = write_list(HEAD + "".join(f"j{number},{number},100,4\n" for number in range(9)))
     told = json.loads(command("simulate", str(path), "--gpus", "8", "--replications", "3", "--json")[1])
     assert all(ends == [told[name]] * 2 for name, ends in told["intervals"].items())
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "fleets"),
+    [
+        (16, [], [8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30, 32]),
+        (16, ["--gpus-per-node", "4"], [8, 12, 16, 20, 24, 28, 32]),
+        (10, [], [8, 9, 10, 11, 12, 14, 15, 16, 18, 19, 20]),
+        (12, ["--gpus-per-node", "6"], [12, 18, 24]),
+    ],
+)
+def test_the_wait_curve_covers_half_to_twice_the_fleet_or_names_where_it_begins(
+    command, write_list, gpus, more, fleets
+):
+    path = str(write_list(FOUR_JOBS))
+    code, out, err = command("simulate", path, "--gpus", str(gpus), *more, "--curve", "--json")
+    assert code == 0
+    points = {row["gpus"]: row["mean_wait_s"] for row in json.loads(out)["curve"]}
+    assert list(points) == fleets
+    assert points[gpus] == json.loads(out)["mean_wait_s"]
+    of_nodes = " of whole nodes" if more else ""
+    named = f"begins at {fleets[0]} GPUs: no smaller fleet{of_nodes} has the GPUs of the largest job, 8"
+    assert (named in err) == (fleets[0] > gpus / 2)

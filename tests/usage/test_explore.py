@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date
 
 import polars as pl
@@ -9,8 +10,9 @@ import pytest
 
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage.allocated_hours import allocated_by_activity
-from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset
+from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset, find_dataset_folder
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.planning_history import load_dataset, observation_begins_at, observation_ends_at
 
@@ -75,6 +77,31 @@ def test_public_traces_open_by_name(public_data, monkeypatch, name, kept):
     box = explore_dataset(name)
     assert kept in (None, box.trace.jobs.height)
     assert box.months()["gpu_hours"].sum() == pytest.approx(box.gpu_hour_ledger["gpu_hours"].sum(), rel=1e-9)
+
+
+@pytest.mark.data
+@pytest.mark.parametrize(("name", "jobs"), [("fox", None), ("openb", 8152), ("philly", 53257)])
+def test_commands_read_the_names_that_the_notebook_opens(public_data, monkeypatch, tmp_path, command, name, jobs):
+    monkeypatch.setenv("GPUPLANNER_DATA", str(public_data))
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / name).mkdir()  # as in the folder of the traces: no dataset
+    code, out, err = command("describe", name, "--json")
+    assert code == 0, err
+    assert json.loads(out)["facts"]["jobs"] == (jobs or explore_dataset(name).trace.jobs.height)
+    assert command("waits" if name == "fox" else "cost", name, "--json")[0] == 0
+    (folder,) = (tmp_path / "cache" / "traces").iterdir()  # imported once
+    assert find_dataset_folder(name) == str(folder / name)
+    write_dataset(load_dataset("sample"), tmp_path / name)
+    assert find_dataset_folder(name) == name
+
+
+def test_a_name_of_no_trace_is_still_refused(command, monkeypatch):
+    monkeypatch.delenv("GPUPLANNER_DATA", raising=False)
+    for arguments in (("describe", "philly"), ("waits", "fox"), ("cost", "philly")):
+        code, _, err = command(*arguments)
+        assert code == 3
+        assert arguments[1] in err
 
 
 def test_small_tenants_stand_together_in_all_that_is_shown():

@@ -302,6 +302,39 @@ def test_training_in_fp8_is_known_and_its_bound_is_wide(said):
     assert told["upper_gib"] > 1.5 * told["predicted_gib"]
 
 
+FULL = {"model": "llama-3.1-8b", "seq_len": 2048, "method": "full", "gpu": "H100-80GB-SXM5"}
+
+
+@pytest.mark.parametrize("tool", sorted(set(facts("training_tools")["tool"])))
+@pytest.mark.parametrize("precision", ["bf16", "bf16-true", "bf16-mixed", "fp8", "32-true"])
+def test_a_peak_holds_weights_gradients_and_states_of_the_optimizer_that_it_names(tool, precision):
+    stated = predict_table(pl.DataFrame([FULL | {"framework": tool, "precision": precision, "optimizer": "sgdm",
+                                                 "activation_checkpointing": "full"}]))  # fmt: skip
+    moment = 4 if precision in ("32-true", "bf16-mixed") else 2
+    assert stated["predicted_gib"].item() > 8.03e9 * 3 * moment * 0.55 / BYTES_PER_GIB
+    row = read_row_job(FULL | {"framework": tool, "precision": precision})
+    named = [text.removeprefix("optimizer: assumed ") for text in row.missing if text.startswith("optimizer: ")]
+    assert named == [row.job.optimizer]
+
+
+@pytest.mark.parametrize("framework", ["lightning", "pytorch", "my trainer"])
+@pytest.mark.parametrize("precision", ["bf16", "fp8"])
+def test_the_gpu_does_not_change_the_peak_of_a_loop_of_ones_own(framework, precision):
+    rows = pl.DataFrame([FULL | {"framework": framework, "precision": precision, "gpu": gpu}
+                         for gpu in ("A10", "H100-80GB-SXM5", "B200-180GB-SXM")])  # fmt: skip
+    assert predict_table(rows)["predicted_gib"].n_unique() == 1
+
+
+@pytest.mark.parametrize(("more", "copied"), [
+    ({"framework": "transformers"}, False), ({"framework": "my trainer"}, False), ({"framework": "megatron-lm"}, True),
+    ({"framework": "transformers", "method": "lora"}, True), ({"framework": "my trainer", "method": "lora"}, True),
+])  # fmt: skip
+def test_copies_in_8_bit_are_counted_or_the_note_names_what_they_replace(more, copied):
+    fp8, mixed = (read_row_job(FULL | more | {"precision": precision}) for precision in ("fp8", "bf16-mixed"))
+    assert (sum(peak_gib(fp8.job)) > sum(peak_gib(mixed.job)) + 10) == copied
+    assert ("in place of those of autocast" in " ".join(fp8.note)) != copied
+
+
 @pytest.mark.parametrize(
     ("layout", "words"),
     [({"cp": 4}, "context parallelism"), ({"model": "mixtral-8x7b", "ep": 8}, "expert parallelism")],
