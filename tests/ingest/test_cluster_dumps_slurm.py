@@ -297,6 +297,11 @@ def test_steps_state_the_measured_use_of_their_job(case: Unpack):
     assert found.jobs["sm_activity"].null_count() == 0
 
 
+def test_steps_in_json_state_the_measured_use_of_their_job(case: Unpack):
+    found = read("slurm", case("55-use-in-json/sacct.json"), tz="UTC")
+    assert found.jobs.select("gpus", "sm_activity").rows() == [(2.0, pytest.approx(0.8))]
+
+
 def test_a_mean_over_tasks_counts_for_all_tasks_of_a_step(case: Unpack, file: Callable[..., Path]):
     text = case("40-use-per-task/sacct.txt").read_text()
     found = read("slurm", file(text), tz="UTC")

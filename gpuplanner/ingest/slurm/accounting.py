@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -168,7 +168,10 @@ def _parse_json_job(job: Any) -> list[Record]:  # noqa: ANN401 - what JSON can h
         raise_fault("not a job: no object with a job_id")
     if "tres_req_str" in job:
         return [_parse_squeue_job(job)]
-    return [_parse_sonar_job(job) if "job_state" in job else _parse_sacct_job(job)]
+    if "job_state" in job:
+        return [_parse_sonar_job(job)]
+    record = _parse_sacct_job(job)
+    return [record, *_parse_step_use(job, record)]
 
 
 def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
@@ -203,6 +206,17 @@ def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
         "TimelimitRaw": _format_integer(_integer_at(job, "time.limit")),
         START_REPAIRED_COLUMN: "yes" if is_repaired else None,
     }
+
+
+def _parse_step_use(job: Mapping[str, Any], record: Record) -> Iterator[Record]:
+    """Yield the GPU use that Slurm measured for the steps of a job, which JSON calls their requested TRES."""
+    steps = job.get("steps")
+    for number, step in enumerate(steps if isinstance(steps, list) else ()):
+        usage = _value_at(step, "tres.requested") if isinstance(step, dict) else None
+        used = _format_tres(usage, "total") if isinstance(usage, dict) else None
+        if "gres/gpuutil=" in (used or ""):
+            elapsed = _format_integer(_integer_at(step, "time.elapsed"))
+            yield record | {"JobID": f"{record['JobID']}.{number}", "TRESUsageInTot": used, "ElapsedRaw": elapsed}
 
 
 def _parse_sonar_job(job: Mapping[str, Any]) -> Record:
