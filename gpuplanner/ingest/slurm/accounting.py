@@ -215,8 +215,8 @@ def _parse_step_use(job: Mapping[str, Any], record: Record) -> Iterator[Record]:
         usage = _value_at(step, "tres.requested") if isinstance(step, dict) else None
         used = _format_tres(usage, "total") if isinstance(usage, dict) else None
         if "gres/gpuutil=" in (used or ""):
-            elapsed = _format_integer(_integer_at(step, "time.elapsed"))
-            yield record | {"JobID": f"{record['JobID']}.{number}", "TRESUsageInTot": used, "ElapsedRaw": elapsed}
+            use = {"TRESUsageInTot": used, "ElapsedRaw": _format_integer(_integer_at(step, "time.elapsed"))}
+            yield {**record, "JobID": f"{record['JobID']}.{number}", **use}
 
 
 def _parse_sonar_job(job: Mapping[str, Any]) -> Record:
