@@ -350,6 +350,8 @@ def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame)
     """
     key = ["node", "kind"]
     members = count_devices_on_nodes(jobs, devices.select(key).unique())
+    # Activity of a full GPU is no evidence of a job on one of its MIG instances.
+    members = members.with_columns(job_id=pl.when(~pl.col("on_instances")).then("job_id"))
     changes = members.select(*key, "at").unique().sort("at")
     levels_of_jobs = (
         sum_device_spans(devices, key, changes)

@@ -30,7 +30,9 @@ from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
     rank_devices,
 )
 
-STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, NO_JOB = "stated", "shared", "whole_node", "together", "none"
+STATED_JOB, SHARED_JOB, WHOLE_NODE_JOB, TOGETHER_JOB, INSTANCE_JOBS, NO_JOB = (
+    "stated", "shared", "whole_node", "together", "mig_instances", "none",
+)  # fmt: skip
 """Values of ``job_evidence``: how the job of a sample is known.
 
 stated
@@ -41,6 +43,8 @@ whole_node
     One job was allocated all devices of that kind on the node, as many as telemetry shows.
 together
     Several jobs, or a part of the node: the sample is evidence of all of them together.
+mig_instances
+    Jobs ran on MIG instances of the node, and telemetry shows its full GPUs only.
 none
     No job was allocated the device.
 """
@@ -60,8 +64,10 @@ ALLOCATION_SPAN_SCHEMA = pl.Schema(
 ``evidence``."""
 ALLOCATED_COUNT_SCHEMA = pl.Schema(
     {"node": pl.String(), "kind": pl.String(), "at": UTC_TIME_DTYPE, "job_id": pl.String(), "count": pl.Float64()}
+    | {"on_instances": pl.Boolean()}
 )
-"""Number (``count``) of devices of a kind on a node that are allocated to a job from the instant ``at`` on."""
+"""Number (``count``) of devices of a kind on a node that are allocated to a job from the instant ``at`` on;
+``on_instances`` if it is the share of full GPUs that its MIG instances are, as telemetry shows full GPUs only."""
 
 FAR_FUTURE_EXPR = pl.datetime(2200, 1, 1, time_unit="us", time_zone="UTC")
 """Instant that stands for the end of jobs that still run."""
@@ -165,8 +171,20 @@ def find_devices(samples: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def count_allocated_devices(jobs: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
-    """Count the devices of each kind allocated to jobs on each node, from each instant at which that changed."""
+def count_allocated_devices(
+    jobs: pl.DataFrame, observed_kinds: pl.DataFrame, until: datetime | None = None
+) -> pl.DataFrame:
+    """Count the devices of each kind allocated to jobs on each node, from each instant at which that changed.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    observed_kinds : polars.DataFrame
+        ``node`` and ``kind`` that telemetry shows; MIG instances of another kind count as their share of full GPUs.
+    until : datetime, optional
+        End of the observation, up to which running jobs count [UTC].
+    """
     end_if_open = (FAR_FUTURE_EXPR if until is None else pl.lit(until)).cast(UTC_TIME_DTYPE)
     counted = jobs.filter(pl.col("start_time").is_not_null(), pl.col("node_list").is_not_null()).select(
         "job_id",
@@ -178,8 +196,19 @@ def count_allocated_devices(jobs: pl.DataFrame, until: datetime | None = None) -
         gpus=pl.when(pl.col("profile_requested").is_null())
         .then("gpus")
         .otherwise(pl.coalesce(pl.col("instances").cast(pl.Float64), "gpus")),
+        gpus_per_device=(pl.col("gpus") / pl.col("instances")).fill_null(1.0),
     )
-    allocations = spread_gpus_over_nodes(counted).drop_nulls("node").rename({"gpus": "count"})
+    on_instances = (pl.col("kind") != "") & pl.col("is_observed").is_null()
+    allocations = (
+        spread_gpus_over_nodes(counted)
+        .drop_nulls("node")
+        .join(observed_kinds.with_columns(is_observed=True), on=["node", "kind"], how="left")
+        .with_columns(
+            on_instances=on_instances,
+            kind=pl.when(on_instances).then(pl.lit("")).otherwise("kind"),
+            count=pl.col("gpus") * pl.when(on_instances).then("gpus_per_device").otherwise(1.0),
+        )
+    )
     key = ["node", "kind", "at"]
     change_times = (
         pl.concat([allocations.select("node", "kind", at=name) for name in ("begin", "end")]).unique().sort(key)
@@ -189,9 +218,9 @@ def count_allocated_devices(jobs: pl.DataFrame, until: datetime | None = None) -
         allocations.join(change_points.rename({"at": "begin", "place": "first"}), on=["node", "kind", "begin"])
         .join(change_points.rename({"at": "end", "place": "last"}), on=["node", "kind", "end"])
         .filter(pl.col("first") < pl.col("last"))
-        .select("job_id", "count", place=pl.int_ranges("first", "last", dtype=pl.UInt32))
+        .select("job_id", "count", "on_instances", place=pl.int_ranges("first", "last", dtype=pl.UInt32))
         .explode("place")
-        .group_by("place", "job_id")
+        .group_by("place", "job_id", "on_instances")
         .agg(pl.col("count").sum())
     )
     return (
@@ -258,22 +287,24 @@ def find_allocations(
     [('n1.site', '77', 'whole_node'), ('n1.site', None, 'none')]
     """
     counts = devices.drop_nulls("kind").group_by("node", "kind").agg(devices=pl.len())
-    jobs_with_telemetry = jobs.filter(_has_telemetry(jobs, devices["node"]))
-    members = count_allocated_devices(jobs_with_telemetry, until)
-    node_pairs = _match_node_names(devices["node"].unique(), members["node"].unique())
-    groups = members.group_by("node", "kind", "at").agg(
-        jobs=pl.col("job_id").drop_nulls().len(), count=pl.col("count").sum(), one=pl.col("job_id").first()
+    on_gpus = ~pl.col("on_instances")
+    groups = (
+        count_devices_on_nodes(jobs, devices, until)
+        .group_by("node", "kind", "at")
+        .agg(
+            jobs=on_gpus.sum(),
+            count=pl.col("count").filter(on_gpus).sum(),
+            one=pl.col("job_id").filter(on_gpus).first(),
+            on_instances=pl.col("on_instances").any(),
+        )
     )
     is_certain = (pl.col("jobs") == 1) & (pl.col("count") + DEVICE_COUNT_TOLERANCE >= pl.col("devices"))
     spans = (
-        groups.join(node_pairs, on="node")
-        .drop("node")
-        .rename({"seen": "node"})
-        .join(counts, on=["node", "kind"])
+        groups.join(counts, on=["node", "kind"])
         .with_columns(
             holder=pl.when(is_certain).then("one"),
             evidence=pl.when(pl.col("jobs") == 0)
-            .then(pl.lit(NO_JOB))
+            .then(pl.when("on_instances").then(pl.lit(INSTANCE_JOBS)).otherwise(pl.lit(NO_JOB)))
             .when(is_certain)
             .then(pl.lit(WHOLE_NODE_JOB))
             .otherwise(pl.lit(TOGETHER_JOB)),
@@ -286,16 +317,36 @@ def find_allocations(
     return DeviceAllocations(devices, spans, aliases)
 
 
-def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
     """Count the devices allocated to each job from an instant on, on nodes and of kinds that telemetry shows.
 
-    Returns rows of :data:`ALLOCATED_COUNT_SCHEMA`, as :func:`count_allocated_devices` does.
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``.
+    devices : polars.DataFrame
+        ``node`` (named as in telemetry) and ``kind`` of the devices that telemetry shows.
+    until : datetime, optional
+        End of the observation, up to which running jobs count [UTC].
+
+    Returns
+    -------
+    polars.DataFrame
+        Rows of :data:`ALLOCATED_COUNT_SCHEMA`, as of :func:`count_allocated_devices`, with nodes named as in telemetry.
     """
     plain_jobs = jobs.with_columns(pl.col("job_id", "node_list", "profile_requested").cast(pl.String))
-    members = count_allocated_devices(plain_jobs.filter(_has_telemetry(plain_jobs, devices["node"])))
-    node_pairs = _match_node_names(devices["node"].unique(), members["node"].unique())
+    jobs_with_telemetry = plain_jobs.filter(_has_telemetry(plain_jobs, devices["node"]))
+    node_pairs = _match_node_names(devices["node"].unique(), list_nodes(jobs_with_telemetry))
+    kinds = devices.select("node", "kind").unique()
+    observed_kinds = node_pairs.join(kinds.rename({"node": "seen"}), on="seen").select("node", "kind").unique()
+    members = count_allocated_devices(jobs_with_telemetry, observed_kinds, until)
     renamed_counts = members.join(node_pairs, on="node").drop("node").rename({"seen": "node"})
-    return renamed_counts.join(devices, on=["node", "kind"], how="semi").select(ALLOCATED_COUNT_SCHEMA.names())
+    return renamed_counts.join(kinds, on=["node", "kind"], how="semi").select(ALLOCATED_COUNT_SCHEMA.names())
+
+
+def list_nodes(jobs: pl.DataFrame) -> pl.Series:
+    """Return the names of all nodes of jobs."""
+    return spread_gpus_over_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
 
 
 def short_node_name(node: pl.Expr) -> pl.Expr:
