@@ -132,23 +132,47 @@ def read_choice(values: Any, key: str, file: str, choices: Sequence[str]) -> str
     return str(value)
 
 
+YEAR_BOUNDS = (1970, 2199)
+"""First and last year of the days in a configuration file; a later end, such as 9999-12-31, is no end."""
+
+
+def read_day(values: Any, key: str, file: str) -> str | None:  # noqa: ANN401
+    """Read a day as ISO date; a month (YYYY-MM) is its first day, of ``to`` its last one.
+
+    Parameters
+    ----------
+    values : LinedMapping
+        Part of a configuration file.
+    key, file : str
+        Key of the day, and file name for the message.
+
+    Returns
+    -------
+    str or None
+        The day; None without a value, and for a ``to`` after :data:`YEAR_BOUNDS`: no end.
+    """
+    value, (first_year, last_year) = values.get(key), YEAR_BOUNDS
+    if value is None:
+        return None
+    try:
+        month = re.fullmatch(r"(\d{4})-(\d\d)", str(value))
+        day = date(int(month[1]), int(month[2]), 1) if month else date.fromisoformat(str(value)[:10])
+    except ValueError:
+        raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD or YYYY-MM", repr(value)) from None
+    if key == "to" and day.year > last_year:
+        return None
+    if not first_year <= day.year <= last_year:
+        raise make_file_error(
+            file, values.lines[key], f"{key} in the years {first_year} to {last_year}", day.isoformat()
+        )
+    if month and key == "to":
+        day = (day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    return day.isoformat()
+
+
 def read_day_range(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
-    """Read the days ``from`` and ``to`` as ISO dates, ``to`` may be absent (None); a month is its first or last day."""
-    days: list[str | None] = []
-    for key in ("from", "to"):
-        value = values.get(key)
-        if value is None:
-            days.append(None)
-            continue
-        try:
-            month = re.fullmatch(r"(\d{4})-(\d\d)", str(value))
-            day = date(int(month[1]), int(month[2]), 1) if month else date.fromisoformat(str(value)[:10])
-            if month and key == "to":
-                day = (day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
-        except ValueError:
-            raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD or YYYY-MM", repr(value)) from None
-        days.append(day.isoformat())
-    begin, end = days
+    """Read the days ``from`` and ``to`` as ISO dates with :func:`read_day`; ``to`` is None without an end."""
+    begin, end = (read_day(values, key, file) for key in ("from", "to"))
     assert begin is not None
     if end is not None and end < begin:
         raise make_file_error(file, values.lines["to"], f"to at or after {begin}", end)

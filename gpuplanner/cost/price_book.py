@@ -15,6 +15,7 @@ from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest_names
 from gpuplanner.core.serialization import (
     make_file_error,
     read_choice,
+    read_day,
     read_day_range,
     read_list,
     read_number,
@@ -415,7 +416,7 @@ def _read_lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - o
     return OwnedLot(
         gpu_model=_read_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
         capex=read_number(values, "capex", file, 0, 1e8), currency=_read_unit(values, file, ("GPU",))[0],
-        bought=_read_day(values, "bought", file), life_years=read_number(values, "life_years", file, 0.1, 30),
+        bought=str(read_day(values, "bought", file)), life_years=read_number(values, "life_years", file, 0.1, 30),
         residual=read_number(values, "residual", file, 0, 1) if "residual" in values else 0.0,
         source=str(values["source"]),
         **{name: read_number(values, name, file, 0, 1e7) if name in values else 0.0 for name in YEARLY_COST_KEYS},
@@ -427,7 +428,7 @@ def _read_exchange_rate(given: Any, file: str, line: int) -> ExchangeRate:  # no
     values = require_keys(given, EXCHANGE_RATE_KEYS, f"{file}, rate", line, required_keys=EXCHANGE_RATE_KEYS)
     first, second = (_check_currency(str(values[key]), file, values.lines[key]) for key in ("from", "to"))
     rate = read_number(values, "rate", file, 1e-9, 1e9)
-    return ExchangeRate(first, second, rate, _read_day(values, "date", file), str(values["source"]))
+    return ExchangeRate(first, second, rate, str(read_day(values, "date", file)), str(values["source"]))
 
 
 def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
@@ -465,14 +466,6 @@ def _read_gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
         return resolve_gpu_model(str(values["gpu_model"]))
     except GpuPlannerError as error:
         raise make_file_error(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
-
-
-def _read_day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
-    """Day under a key of an entry, ISO 8601; raise if it is none."""
-    try:
-        return date.fromisoformat(str(values[key])[:10]).isoformat()
-    except ValueError:
-        raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD", repr(values[key])) from None
 
 
 def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401

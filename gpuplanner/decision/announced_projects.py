@@ -237,8 +237,8 @@ def _read_calendar_entry(raw_entry: Any, file: str, line: int) -> CalendarEntry:
     values = require_keys(raw_entry, CALENDAR_KEYS, f"{file}, calendar", line, required_keys=required)
     kind = read_choice(values, "kind", file, ("release", "freeze"))
     begin, end = read_day_range(values, file)
-    assert end is not None
-    return CalendarEntry(kind, str(values.get("name", kind)), begin, end, read_number(values, "factor", file, 0, 100))
+    factor = read_number(values, "factor", file, 0, 100)
+    return CalendarEntry(kind, str(values.get("name", kind)), begin, end or date.max.isoformat(), factor)
 
 
 ALL_PROJECTS_TITLE = "all projects"
