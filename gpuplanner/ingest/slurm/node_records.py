@@ -574,14 +574,14 @@ def _read_node_rows(
 
 
 def with_closing_times(rows: Rows, tz: str | None) -> Rows:
-    """Add ``closed_from``: the time since which a node accepts no new jobs, where the list gives it.
+    """Add ``closed_from``: the time since which a node accepts no new jobs: of its reason, else of the list.
 
-    Times without an offset are in the zone `tz`; without one they stay null.
+    Times without an offset are in the zone `tz`; without one, and in a list without a date, they stay null.
     """
     if "since" not in rows.good.columns:
         return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_DTYPE))
     since = _parse_state_times(rows.good["since"], tz)
-    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(since))
+    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(pl.coalesce(since, "time")))
 
 
 def _parse_state_times(texts: pl.Series, tz: str | None) -> pl.Expr:
@@ -620,7 +620,7 @@ def read_nodes(
     tz: str | None = None,
     nodes: str | Path | None = None,
 ) -> Dataset:
-    r"""Read node lists; nodes that are down or drained are out of service since the time of their reason.
+    r"""Read node lists; nodes that are down or drained are out of service since their reason, or from the list on.
 
     Parameters
     ----------
