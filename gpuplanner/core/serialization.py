@@ -28,7 +28,7 @@ from gpuplanner.core.errors import (
     ScenarioError,
     TraceFormatError,
     escape_controls,
-    nearest_names,
+    suggest_name,
 )
 
 CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example lists and prints whole ones."
@@ -48,6 +48,49 @@ def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: 
     if not isinstance(items, list):
         raise make_file_error(file, top.lines[key], f"a list of {key}", repr(items))
     return [(item, min(getattr(item, "lines", {"": 1}).values(), default=1)) for item in items]
+
+
+def read_rows(
+    top: Any,  # noqa: ANN401 - of a file
+    keys_by_section: Mapping[str, tuple[Sequence[str], Sequence[str]]],
+    file: str,
+) -> list[list[tuple[Any, int]]]:
+    """Read lists of mappings of a configuration file; wrong and absent keys of all rows are one error.
+
+    Parameters
+    ----------
+    top : LinedMapping
+        The file, or the part of it that has the lists.
+    keys_by_section : mapping
+        Keys that the rows of each list may have and must have, by the key of the list.
+    file : str
+        File name, for the message.
+
+    Returns
+    -------
+    list of list of tuple
+        For each list its rows, each with its line.
+
+    Raises
+    ------
+    ScenarioError
+        If a row is not a mapping, has an unknown key or lacks a required one.
+    """
+    sections = [read_list(top, key, file) for key in keys_by_section]
+    faults = [
+        (section, *fault)
+        for (section, (allowed_keys, required_keys)), rows in zip(keys_by_section.items(), sections, strict=True)
+        for row, line in rows
+        if (fault := _find_key_fault(row, allowed_keys, line, required_keys)) is not None
+    ]
+    if len(faults) == 1:
+        [(section, line, expected, got)] = faults
+        raise make_file_error(f"{file}, {section}", line, expected, got)
+    if faults:
+        expected = "; ".join(f"{expected} ({section}, line {line})" for section, line, expected, _ in faults)
+        got = "; ".join(f"{got} (line {line})" for _, line, _, got in faults)
+        raise ScenarioError(file, expected, got, CORRECT_FILE_FIX)
+    return sections
 
 
 def require_keys(
@@ -75,19 +118,40 @@ def require_keys(
     ScenarioError
         If it is not a mapping, a key is unknown or a required one is absent.
     """
+    fault = _find_key_fault(mapping, allowed_keys, line, required_keys)
+    if fault is not None:
+        raise make_file_error(source, *fault)
+    return mapping
+
+
+def _find_key_fault(
+    mapping: Any,  # noqa: ANN401 - of a file
+    allowed_keys: Sequence[str],
+    line: int,
+    required_keys: Sequence[str],
+) -> tuple[int, str, str] | None:
+    """Find the first fault of the keys of a mapping: its line, the expected keys, and those found; None without one.
+
+    Parameters
+    ----------
+    mapping : LinedMapping
+        Part of a configuration file.
+    allowed_keys, required_keys : sequence of str
+        Keys that it may and must have; null values count as absent.
+    line : int
+        Line on which the mapping begins.
+    """
     if not isinstance(mapping, dict):
-        raise make_file_error(source, line, f"keys {', '.join(allowed_keys)}", repr(mapping))
+        return line, f"keys {', '.join(allowed_keys)}", repr(mapping)
     for key, value in mapping.items():
         if key not in allowed_keys:
-            near = nearest_names(str(key), allowed_keys)[:1]
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            at = mapping.lines[key]  # type: ignore[attr-defined]
-            raise make_file_error(source, at, f"keys {', '.join(allowed_keys)}", f"unknown {key!r}: {value!r}{hint}")
+            got = f"unknown {key!r}: {value!r}{suggest_name(str(key), allowed_keys)}"
+            return mapping.lines[key], f"keys {', '.join(allowed_keys)}", got  # type: ignore[attr-defined]
     absent = [key for key in required_keys if mapping.get(key) is None]
     if absent:
         expected = f"key{'s' * (len(absent) > 1)} {', '.join(absent)}"
-        raise make_file_error(source, line, expected, f"only {', '.join(map(str, mapping))}")
-    return mapping
+        return line, expected, f"only {', '.join(map(str, mapping))}"
+    return None
 
 
 def read_number(values: Any, key: str, file: str, low: float, high: float, *, whole: bool = False) -> float:  # noqa: ANN401
@@ -126,8 +190,7 @@ def read_choice(values: Any, key: str, file: str, choices: Sequence[str]) -> str
     """
     value = values[key]
     if value not in choices:
-        near = nearest_names(str(value), choices)[:1] or list(choices)
-        got = f"{value!r} (did you mean {near[0]!r}?)"
+        got = f"{value!r}{suggest_name(str(value), choices)}"
         raise make_file_error(file, values.lines[key], f"{key} {' or '.join(choices)}", got)
     return str(value)
 

@@ -112,6 +112,19 @@ def test_a_begin_beyond_the_calendar_is_refused(book, begin: str):
             book(row)
 
 
+def test_keys_of_all_faulty_rows_are_named_at_once(book):
+    rows = "prices:\n- {gpu_model: T4, price: 2}\n- {kindd: spot}\nowned:\n- {gpu_model: T4, gpus: 64}\nrates:\n- 7\n"
+    with pytest.raises(ScenarioError) as error:
+        book(rows)
+    for part in (
+        "keys kind, unit, from, source (prices, line 2); keys gpu_model, kind", "(prices, line 3)",
+        "keys capex, unit, bought, life_years, source (owned, line 5)", "(rates, line 1)",
+        "got only gpu_model, price (line 2); unknown 'kindd': 'spot' (did you mean 'kind'?) (line 3)",
+        "only gpu_model, gpus (line 5); 7 (line 1)",
+    ):  # fmt: skip
+        assert part in str(error.value)
+
+
 def test_overlapping_terms_and_gaps_are_refused(book):
     overlap = f"prices:\n- {{{PRICE}, to: 2026-02-10}}\n- {{{PRICE.replace('2026-01', '2026-02-10')}}}\n"
     with pytest.raises(ScenarioError, match="one price at a time"):
