@@ -51,9 +51,7 @@ def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: 
 
 
 def read_rows(
-    top: Any,  # noqa: ANN401 - of a file
-    keys_by_section: Mapping[str, tuple[Sequence[str], Sequence[str]]],
-    file: str,
+    top: LinedMapping, keys_by_section: Mapping[str, tuple[Sequence[str], Sequence[str]]], file: str
 ) -> list[list[tuple[Any, int]]]:
     """Read lists of mappings of a configuration file; wrong and absent keys of all rows are one error.
 
@@ -78,28 +76,20 @@ def read_rows(
     """
     sections = [read_list(top, key, file) for key in keys_by_section]
     faults = [
-        (section, *fault)
-        for (section, (allowed_keys, required_keys)), rows in zip(keys_by_section.items(), sections, strict=True)
+        (f"{section}, line {fault[0]}", *fault[1:])
+        for (section, keys), rows in zip(keys_by_section.items(), sections, strict=True)
         for row, line in rows
-        if (fault := _find_key_fault(row, allowed_keys, line, required_keys)) is not None
+        if (fault := _find_key_fault(row, line, *keys)) is not None
     ]
-    if len(faults) == 1:
-        [(section, line, expected, got)] = faults
-        raise make_file_error(f"{file}, {section}", line, expected, got)
     if faults:
-        expected = "; ".join(f"{expected} ({section}, line {line})" for section, line, expected, _ in faults)
-        got = "; ".join(f"{got} (line {line})" for _, line, _, got in faults)
-        raise ScenarioError(file, expected, got, CORRECT_FILE_FIX)
+        places, expected, got = ("; ".join(texts) for texts in zip(*faults, strict=True))
+        raise ScenarioError(f"{file}, {places}", expected, got, CORRECT_FILE_FIX)
     return sections
 
 
 def require_keys(
-    mapping: Any,  # noqa: ANN401
-    allowed_keys: Sequence[str],
-    source: str,
-    line: int,
-    required_keys: Sequence[str] = (),
-) -> Any:  # noqa: ANN401
+    mapping: object, allowed_keys: Sequence[str], source: str, line: int, required_keys: Sequence[str] = ()
+) -> Any:  # noqa: ANN401 - of a file
     """Return a mapping after checking that it has only allowed keys and all required ones.
 
     Parameters
@@ -118,17 +108,14 @@ def require_keys(
     ScenarioError
         If it is not a mapping, a key is unknown or a required one is absent.
     """
-    fault = _find_key_fault(mapping, allowed_keys, line, required_keys)
+    fault = _find_key_fault(mapping, line, allowed_keys, required_keys)
     if fault is not None:
         raise make_file_error(source, *fault)
     return mapping
 
 
 def _find_key_fault(
-    mapping: Any,  # noqa: ANN401 - of a file
-    allowed_keys: Sequence[str],
-    line: int,
-    required_keys: Sequence[str],
+    mapping: object, line: int, allowed_keys: Sequence[str], required_keys: Sequence[str]
 ) -> tuple[int, str, str] | None:
     """Find the first fault of the keys of a mapping: its line, the expected keys, and those found; None without one.
 
@@ -136,10 +123,10 @@ def _find_key_fault(
     ----------
     mapping : LinedMapping
         Part of a configuration file.
-    allowed_keys, required_keys : sequence of str
-        Keys that it may and must have; null values count as absent.
     line : int
         Line on which the mapping begins.
+    allowed_keys, required_keys : sequence of str
+        Keys that it may and must have; null values count as absent.
     """
     if not isinstance(mapping, dict):
         return line, f"keys {', '.join(allowed_keys)}", repr(mapping)

@@ -33,8 +33,6 @@ RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "bloc
 """Values of ``kind`` in section ``prices``: ownerships of GPUs that are rented or reserved."""
 PRICE_CONFIDENCES = ("contract", "quote", "list", "estimate")
 """Values of ``confidence`` of a price: where the price comes from."""
-PRICE_BOOK_SECTIONS = ("prices", "owned", "rates", "electricity")
-"""Sections of a price book file."""
 PRICE_ROW_KEYS = (
     "gpu_model", "kind", "price", "unit", "gpus", "from", "to", "source", "region", "instance_type", "billing_step_s",
     "minimum_term_h", "confidence",
@@ -366,13 +364,13 @@ def read_price_book(path: str | Path) -> PriceBook:
     0.2
     """
     name = Path(path).name
-    sections = require_keys(read_yaml(path), PRICE_BOOK_SECTIONS, f"{name}, the file", 1)
     keys_by_section = {
         "prices": (PRICE_ROW_KEYS, (*PRICE_ROW_KEYS[:4], "from", "source")),
         "owned": (OWNED_LOT_KEYS, (*OWNED_LOT_KEYS[:6], "source")),
         "rates": (EXCHANGE_RATE_KEYS, EXCHANGE_RATE_KEYS),
         "electricity": (ELECTRICITY_KEYS, (*ELECTRICITY_KEYS[:3], "source")),
     }
+    sections = require_keys(read_yaml(path), list(keys_by_section), f"{name}, the file", 1)
     prices, owned, rates, electricity = read_rows(sections, keys_by_section, name)
     book = PriceBook(
         tuple(_read_price_row(values, name) for values, _ in prices),

@@ -368,12 +368,8 @@ def _choose_sharing(
     usable = gpu_model.memory_gib
     max_fitting = min(int(usable / max(memory, 1e-3)), MAX_RECOMMENDED_JOBS_PER_GPU)
     if max_fitting < 2:
-        return (
-            SHARING_FULL,
-            None,
-            1,
-            f"{percent_text(COVERED_FRACTION)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB",
-        )
+        why = f"{percent_text(COVERED_FRACTION)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
+        return SHARING_FULL, None, 1, why
     if users == 1 and (jobs_per_gpu := min(max_fitting, int(1 / max(busy, 1e-3)))) > 1:
         needs = f"up to {memory:.0f} GiB and {percent_text(busy)} each"
         why = f"{jobs_per_gpu} of one user leave memory and SMs free: {needs}"
@@ -382,12 +378,8 @@ def _choose_sharing(
         why = f"sessions rest most of the time; {max_fitting} fit by memory, which nothing guards"
         return SHARING_TIME_SLICING, None, max_fitting, why
     owners = "one user's" if users == 1 else f"{users} users'"
-    return (
-        SHARING_FULL,
-        None,
-        1,
-        f"no slice is enough, and {owners} jobs would meet: {percent_text(busy)} of the SMs each",
-    )
+    why = f"no slice is enough, and {owners} jobs would meet: {percent_text(busy)} of the SMs each"
+    return SHARING_FULL, None, 1, why
 
 
 def _load_gpu_model(word: str | None) -> GpuModel | None:
