@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 import numpy as np
 import polars as pl
 
-from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists, spread_gpus_over_nodes
 from gpuplanner.ingest.source_fields import UTC_TIME_DTYPE
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, DIMENSION_BY_QUANTITY, TELEMETRY_DEVICE_SCHEMA
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
@@ -171,65 +171,6 @@ def find_devices(samples: pl.LazyFrame) -> pl.DataFrame:
     )
 
 
-def count_allocated_devices(
-    jobs: pl.DataFrame, observed_kinds: pl.DataFrame, until: datetime | None = None
-) -> pl.DataFrame:
-    """Count the devices of each kind allocated to jobs on each node, from each instant at which that changed.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    observed_kinds : polars.DataFrame
-        ``node`` and ``kind`` that telemetry shows; MIG instances of another kind count as their share of full GPUs.
-    until : datetime, optional
-        End of the observation, up to which running jobs count [UTC].
-    """
-    end_if_open = (FAR_FUTURE_EXPR if until is None else pl.lit(until)).cast(UTC_TIME_DTYPE)
-    counted = jobs.filter(pl.col("start_time").is_not_null(), pl.col("node_list").is_not_null()).select(
-        "job_id",
-        "node_list",
-        kind=pl.col("profile_requested").fill_null(""),
-        begin="start_time",
-        end=pl.coalesce("end_time", pl.max_horizontal("start_time", end_if_open)),
-        # A job without a profile may still count MIG instances of several kinds: its devices are not known.
-        gpus=pl.when(pl.col("profile_requested").is_null())
-        .then("gpus")
-        .otherwise(pl.coalesce(pl.col("instances").cast(pl.Float64), "gpus")),
-        gpus_per_device=(pl.col("gpus") / pl.col("instances")).fill_null(1.0),
-    )
-    on_instances = (pl.col("kind") != "") & pl.col("is_observed").is_null()
-    allocations = (
-        spread_gpus_over_nodes(counted)
-        .drop_nulls("node")
-        .join(observed_kinds.with_columns(is_observed=True), on=["node", "kind"], how="left")
-        .with_columns(
-            on_instances=on_instances,
-            kind=pl.when(on_instances).then(pl.lit("")).otherwise("kind"),
-            count=pl.col("gpus") * pl.when(on_instances).then("gpus_per_device").otherwise(1.0),
-        )
-    )
-    key = ["node", "kind", "at"]
-    change_times = (
-        pl.concat([allocations.select("node", "kind", at=name) for name in ("begin", "end")]).unique().sort(key)
-    )
-    change_points = change_times.with_row_index("place")
-    members = (
-        allocations.join(change_points.rename({"at": "begin", "place": "first"}), on=["node", "kind", "begin"])
-        .join(change_points.rename({"at": "end", "place": "last"}), on=["node", "kind", "end"])
-        .filter(pl.col("first") < pl.col("last"))
-        .select("job_id", "count", "on_instances", place=pl.int_ranges("first", "last", dtype=pl.UInt32))
-        .explode("place")
-        .group_by("place", "job_id", "on_instances")
-        .agg(pl.col("count").sum())
-    )
-    return (
-        change_points.join(members, on="place", how="left")
-        .sort("place", "job_id")
-        .select(ALLOCATED_COUNT_SCHEMA.names())
-    )
-
-
 def find_shared_names(samples: pl.LazyFrame, names: pl.DataFrame | None) -> pl.DataFrame:
     """Map job names of samples that join several jobs to the joined ids of these jobs: columns ``name``, ``job_id``.
 
@@ -318,7 +259,9 @@ def find_allocations(
 
 
 def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame, until: datetime | None = None) -> pl.DataFrame:
-    """Count the devices allocated to each job from an instant on, on nodes and of kinds that telemetry shows.
+    """Count the devices allocated to each job, on nodes and of kinds that telemetry shows, at each change of them.
+
+    MIG instances of a kind that telemetry does not show count as their share of full GPUs.
 
     Parameters
     ----------
@@ -332,34 +275,67 @@ def count_devices_on_nodes(jobs: pl.DataFrame, devices: pl.DataFrame, until: dat
     Returns
     -------
     polars.DataFrame
-        Rows of :data:`ALLOCATED_COUNT_SCHEMA`, as of :func:`count_allocated_devices`, with nodes named as in telemetry.
+        Columns :data:`ALLOCATED_COUNT_SCHEMA`, with nodes named as in telemetry.
     """
     plain_jobs = jobs.with_columns(pl.col("job_id", "node_list", "profile_requested").cast(pl.String))
-    jobs_with_telemetry = plain_jobs.filter(_has_telemetry(plain_jobs, devices["node"]))
-    node_pairs = _match_node_names(devices["node"].unique(), list_nodes(jobs_with_telemetry))
+    job_nodes = expand_unique_node_lists(plain_jobs).explode("node").drop_nulls("node")
+    node_pairs = _match_node_names(devices["node"].unique(), job_nodes["node"].unique())
+    # Jobs without telemetry on any of their nodes need no join.
+    observed_lists = job_nodes.join(node_pairs, on="node", how="semi")["node_list"].unique()
+    end_if_open = (FAR_FUTURE_EXPR if until is None else pl.lit(until)).cast(UTC_TIME_DTYPE)
+    counted = plain_jobs.filter(
+        pl.col("start_time").is_not_null(), pl.col("node_list").is_in(observed_lists.implode())
+    ).select(
+        "job_id",
+        "node_list",
+        kind=pl.col("profile_requested").fill_null(""),
+        begin="start_time",
+        end=pl.coalesce("end_time", pl.max_horizontal("start_time", end_if_open)),
+        # A job without a profile may still count MIG instances of several kinds: its devices are not known.
+        gpus=pl.when(pl.col("profile_requested").is_null())
+        .then("gpus")
+        .otherwise(pl.coalesce(pl.col("instances").cast(pl.Float64), "gpus")),
+        gpus_per_device=(pl.col("gpus") / pl.col("instances")).fill_null(1.0),
+    )
     kinds = devices.select("node", "kind").unique()
-    observed_kinds = node_pairs.join(kinds.rename({"node": "seen"}), on="seen").select("node", "kind").unique()
-    members = count_allocated_devices(jobs_with_telemetry, observed_kinds, until)
-    renamed_counts = members.join(node_pairs, on="node").drop("node").rename({"seen": "node"})
-    return renamed_counts.join(kinds, on=["node", "kind"], how="semi").select(ALLOCATED_COUNT_SCHEMA.names())
-
-
-def list_nodes(jobs: pl.DataFrame) -> pl.Series:
-    """Return the names of all nodes of jobs."""
-    return spread_gpus_over_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
+    on_instances = (pl.col("kind") != "") & pl.col("is_observed").is_null()
+    allocations = (
+        spread_gpus_over_nodes(counted)
+        .join(node_pairs, on="node")
+        .drop("node")
+        .rename({"seen": "node"})
+        .join(kinds.with_columns(is_observed=True), on=["node", "kind"], how="left")
+        .with_columns(
+            on_instances=on_instances,
+            kind=pl.when(on_instances).then(pl.lit("")).otherwise("kind"),
+            count=pl.col("gpus") * pl.when(on_instances).then("gpus_per_device").otherwise(1.0),
+        )
+        .join(kinds, on=["node", "kind"], how="semi")
+    )
+    key = ["node", "kind", "at"]
+    change_times = (
+        pl.concat([allocations.select("node", "kind", at=name) for name in ("begin", "end")]).unique().sort(key)
+    )
+    change_points = change_times.with_row_index("place")
+    members = (
+        allocations.join(change_points.rename({"at": "begin", "place": "first"}), on=["node", "kind", "begin"])
+        .join(change_points.rename({"at": "end", "place": "last"}), on=["node", "kind", "end"])
+        .filter(pl.col("first") < pl.col("last"))
+        .select("job_id", "count", "on_instances", place=pl.int_ranges("first", "last", dtype=pl.UInt32))
+        .explode("place")
+        .group_by("place", "job_id", "on_instances")
+        .agg(pl.col("count").sum())
+    )
+    return (
+        change_points.join(members, on="place", how="left")
+        .sort("place", "job_id")
+        .select(ALLOCATED_COUNT_SCHEMA.names())
+    )
 
 
 def short_node_name(node: pl.Expr) -> pl.Expr:
     """Return an expression for the name of a node without its domain: ``n1`` for ``n1.site.org``."""
     return node.str.extract(r"^([^.]+)", 1)
-
-
-def _has_telemetry(jobs: pl.DataFrame, nodes: pl.Series) -> pl.Series:
-    """Return for each job whether any of its nodes has telemetry; others need no join."""
-    lists = spread_gpus_over_nodes(jobs.select("node_list", "gpus").unique("node_list")).drop_nulls("node")
-    short_names = nodes.unique().to_frame("node").select(short_node_name(pl.col("node"))).to_series()
-    observed_lists = lists.filter(short_node_name(pl.col("node")).is_in(short_names.implode()))["node_list"].unique()
-    return jobs["node_list"].is_in(observed_lists.implode()).fill_null(value=False)
 
 
 def _match_node_names(telemetry_nodes: pl.Series, job_nodes: pl.Series) -> pl.DataFrame:

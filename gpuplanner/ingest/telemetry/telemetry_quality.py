@@ -11,6 +11,7 @@ import polars as pl
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists
 from gpuplanner.ingest.quality_report import Finding, check_text, count_reject_reasons, reject_findings, source_finding
 from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import GPU_KEY_COLUMNS
@@ -26,7 +27,6 @@ from gpuplanner.ingest.telemetry.telemetry_join import (
     TOGETHER_JOB,
     WHOLE_NODE_JOB,
     DeviceAllocations,
-    list_nodes,
     short_node_name,
 )
 
@@ -172,7 +172,8 @@ def _add_outcomes(
         End of the list of jobs [UTC].
     """
     partitioned_gpus = allocations.devices.filter(pl.col("kind").is_null()).select("node", "gpu", "instance")
-    known_nodes = list_nodes(jobs).to_frame("node").select(short_node_name(pl.col("node"))).to_series().unique()
+    job_nodes = expand_unique_node_lists(jobs).explode("node").drop_nulls("node")
+    known_nodes = job_nodes.select(short_node_name(pl.col("node"))).to_series().unique()
     jobs_listed = jobs["job_id"].cast(pl.String).unique()
     other_names = pl.concat([allocations.names["name"], allocations.names["job_id"]]).unique()
     is_listed = pl.element().is_in(jobs_listed.implode())
