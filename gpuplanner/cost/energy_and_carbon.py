@@ -457,37 +457,31 @@ def _split_among_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame
 
     kind = pl.when(pl.col("instance").is_null()).then(pl.lit("")).otherwise(pl.col("profile").cast(pl.String))
     node_devices = samples.select(*DEVICE_KEY, kind=kind).unique()
-    members = count_devices_on_nodes(jobs, node_devices)
     keys = ["node", "kind", "at"]
-    shares = members.drop_nulls("job_id").with_columns(
-        allocated=pl.col("count").sum().over(keys), job_part=pl.col("count") / pl.col("count").sum().over(keys)
-    )
-    spans = members.select(keys).unique().join(shares.select(*keys, "allocated").unique(), on=keys, how="left")
+    members = count_devices_on_nodes(jobs, node_devices)
+    spans = members.group_by(keys).agg(allocated=pl.col("count").sum()).sort("at")
 
     # Devices of a minute are ranked by activity; those without a reading in it have their share of the allocation.
-    minute = ["node", "kind", "at", pl.col("time").dt.truncate("1m")]
-    device = pl.struct("gpu", "instance")
-    n_devices = node_devices.group_by("node", "kind").agg(devices=pl.len())
+    minute = [*keys, pl.col("time").dt.truncate("1m")]
+    sampled_fraction = pl.struct("gpu", "instance").n_unique().over(minute) / pl.col("devices")
+    place = pl.struct(-pl.col("activity"), "gpu", "instance").rank("dense").over(minute) - 1.0
+    allocated_part = (pl.col("allocated").fill_null(0.0) * sampled_fraction - place).clip(0.0, 1.0)
     ranked = (
         several.with_columns(kind=kind)
         .sort("time")
-        .join_asof(spans.sort("at"), left_on="time", right_on="at", by=["node", "kind"], check_sortedness=False)
-        .join(n_devices, on=["node", "kind"])
-        .with_columns(
-            activity=pl.col("sm_activity").mean().over([*minute, "gpu", "instance"]).fill_null(1.0),
-            sampled=device.n_unique().over(minute) / pl.col("devices"),
-        )
-        .with_columns(place=pl.struct(-pl.col("activity"), "gpu", "instance").rank("dense").over(minute) - 1.0)
-        .with_columns(
-            allocated_part=(pl.col("allocated").fill_null(0.0) * pl.col("sampled") - pl.col("place")).clip(0.0, 1.0)
-        )
+        .join_asof(spans, left_on="time", right_on="at", by=["node", "kind"], check_sortedness=False)
+        .join(node_devices.group_by("node", "kind").agg(devices=pl.len()), on=["node", "kind"])
+        .with_columns(activity=pl.col("sm_activity").mean().over([*minute, "gpu", "instance"]).fill_null(1.0))
+        .with_columns(allocated_part=allocated_part)
     )
-    of_jobs = ranked.filter(pl.col("allocated_part") > 0).join(shares.drop("allocated"), on=keys, suffix="_of_job")
-    of_jobs = of_jobs.with_columns(job_id="job_id_of_job", part=pl.col("allocated_part") * pl.col("job_part"))
+    job_part = pl.col("allocated_part") * pl.col("count") / pl.col("allocated")
+    holders = members.drop_nulls("job_id").rename({"job_id": "holder"})
+    of_jobs = ranked.join(holders, on=keys).with_columns(job_id="holder", part=job_part)
     # The remaining part of a device with a job did no work, as far as is known.
-    unallocated = ranked.filter(pl.col("allocated_part") < 1).with_columns(
+    unallocated = ranked.with_columns(
         pl.when(pl.col("allocated_part") == 0).then("sm_activity").alias("sm_activity"),
         part=1 - pl.col("allocated_part"),
         on_instances=False,
     )
-    return pl.concat([named, of_jobs.select(columns), unallocated.select(columns)])
+    parts = [table.filter(pl.col("part") > 0).select(columns) for table in (of_jobs, unallocated)]
+    return pl.concat([named, *parts])
