@@ -18,13 +18,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
 from gpuplanner.core.scenario import Scenario  # noqa: E402
-from gpuplanner.decision.fleet_checks_and_alerts import (  # noqa: E402
-    FORECAST_ACCURACY,
-    NEXT_DAYS,
-    PAST_WAITS,
-    RUNWAY,
-    check_capacity,
-)
+from gpuplanner.decision.fleet_checks_and_alerts import FORECAST_ACCURACY, NEXT_DAYS, PAST_WAITS, RUNWAY, check_capacity  # noqa: E402
 from tests.decision.recurring.small_fleets import SmallFleet  # noqa: E402 - of the checkout
 
 SEEDS = 40

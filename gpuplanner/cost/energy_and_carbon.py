@@ -26,6 +26,8 @@ from gpuplanner.ingest.telemetry.telemetry_join import (
     INSTANCE_JOBS,
     TOGETHER_JOB,
     count_devices_on_nodes,
+    count_named_devices,
+    device_kind_expr,
     split_shared_samples,
 )
 from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
@@ -451,26 +453,24 @@ def _split_among_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame
     if "job_evidence" in samples.columns:
         has_several = pl.col("job_evidence").is_in([TOGETHER_JOB, INSTANCE_JOBS]).fill_null(value=False)
     named = split_shared_samples(samples.filter(~has_several)).with_columns(on_instances=False).select(columns)
-    several = samples.filter(has_several)
-    if several.is_empty():
+    if not samples.select(has_several.any()).item():
         return named
 
-    kind = pl.when(pl.col("instance").is_null()).then(pl.lit("")).otherwise(pl.col("profile").cast(pl.String))
-    node_devices = samples.select(*DEVICE_KEY, kind=kind).unique()
+    with_kind = samples.with_columns(kind=device_kind_expr())
     keys = ["node", "kind", "at"]
-    members = count_devices_on_nodes(jobs, node_devices)
+    members = count_devices_on_nodes(jobs, with_kind, count_named_devices(with_kind.lazy()))
     spans = members.group_by(keys).agg(allocated=pl.col("count").sum()).sort("at")
 
     # Devices of a minute are ranked by activity; those without a reading in it have their share of the allocation.
     minute = [*keys, pl.col("time").dt.truncate("1m")]
-    sampled_fraction = pl.struct("gpu", "instance").n_unique().over(minute) / pl.col("devices")
+    device = pl.struct("gpu", "instance")
+    sampled_fraction = device.n_unique().over(minute) / device.n_unique().over(keys)
     place = pl.struct(-pl.col("activity"), "gpu", "instance").rank("dense").over(minute) - 1.0
     allocated_part = (pl.col("allocated").fill_null(0.0) * sampled_fraction - place).clip(0.0, 1.0)
     ranked = (
-        several.with_columns(kind=kind)
+        with_kind.filter(has_several)
         .sort("time")
         .join_asof(spans, left_on="time", right_on="at", by=["node", "kind"], check_sortedness=False)
-        .join(node_devices.group_by("node", "kind").agg(devices=pl.len()), on=["node", "kind"])
         .with_columns(activity=pl.col("sm_activity").mean().over([*minute, "gpu", "instance"]).fill_null(1.0))
         .with_columns(allocated_part=allocated_part)
     )

@@ -67,8 +67,14 @@ from gpuplanner.ingest.quality_report import (
 )
 from gpuplanner.ingest.table_assembly import merge_job_exports, merge_tables, unresolved_gpu_hours
 from gpuplanner.ingest.telemetry.coverage import coverage
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.sample_table_writer import merge_telemetry
-from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices, find_shared_names
+from gpuplanner.ingest.telemetry.telemetry_join import (
+    count_named_devices,
+    find_allocations,
+    find_devices,
+    find_shared_names,
+)
 from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 
 UNTYPED_GPU_SOURCES = ("slurm", "job-table")
@@ -299,7 +305,9 @@ def _join_telemetry(
     until = datetime.fromisoformat(facts["span_end"])
     shared_pod_names = find_shared_names(samples, names)
     names = shared_pod_names if names is None else pl.concat([names.select("name", "job_id"), shared_pod_names])
-    holders = find_allocations(find_devices(samples), jobs, names, until)
+    devices = find_devices(samples)
+    with_kind = samples.join(devices.lazy().select(*DEVICE_KEY, "kind"), on=DEVICE_KEY, how="left", nulls_equal=True)
+    holders = find_allocations(devices, jobs, names, until, count_named_devices(with_kind, names))
     if shared_pod_names.height:
         shared_pod_names.write_parquet(folder / "shared_names.parquet")
     holders.devices.write_parquet(folder / "devices.parquet")

@@ -179,8 +179,9 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         review = cost_review(scenario)
         style = control_style("15em", "28em")
         self._start = float(scenario.price_per_gpu_hour or (review.price.value if review.price else 0.0))
-        tooltip = "Unchanged: price book or list price"
-        self.price = number_field(self._start, 0.0, 1e4, f"Price ({scenario.currency} per GPU h)", tooltip, **style)
+        unknown = "" if self._start or review.price else "; 0: not known"
+        label, tooltip = f"Price ({scenario.currency} per GPU h{unknown})", "Unchanged: price book or list price"
+        self.price = number_field(self._start, 0.0, 1e4, label, tooltip, **style)
         months = observed_months(scenario)
         options = [("all data", AS_IN_DATA), *((month, month) for month in months)]
         self.month = dropdown(options, scenario.month or AS_IN_DATA, "Month", tooltip="Calendar month", **style)

@@ -181,15 +181,19 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         low, high = (node * round(share * decision.fleet_gpus / node) for share in FLEET_RANGE)
         slider, self._is_setting = self.controls["gpus"], True
         slider.min, slider.max = 0, max(high, decision.gpus)  # neither end is ever above the other
-        slider.min, slider.step = max(min(low, decision.gpus), node), node
+        slider.min = max(min(low, decision.gpus), node)
+        # A browser moves a value that lies between two steps, which would change the question.
+        slider.step = math.gcd(node, decision.gpus, decision.fleet_gpus)
         self._assign({"gpus": decision.gpus})
         self._initial = self._asked_values = self._read_controls()
         waits = {row.size: row.today_p95_minutes for row in decision.service}
         self.pins = [PanelAnswer(self.base.but(gpus=decision.fleet_gpus), comparison, comparison, waits)]
-        self._show_notes(comparison, self.fleet, f"{decision.gpus:,}")
+        self._show_notes(comparison, self.fleet)
 
-    def _show_notes(self, comparison: Comparison, fleet: PlannedFleet, recommended: str) -> None:
-        """Show the notes of the controls, and the recommended number of GPUs as text: "…" while it is not known."""
+    def _show_notes(self, comparison: Comparison, fleet: PlannedFleet, recommended: str = "") -> None:
+        """Show the notes of the controls, and the recommended number of GPUs, or "…" while it is not known."""
+        decision = comparison.decision
+        recommended = recommended or ("none" if decision.action == "none" else f"{decision.gpus:,}")
         self.recommended.description = f"Set to recommended ({recommended})"
         self.notes_of_controls = self._describe_controls(comparison, fleet, recommended)
         self._show_labels()
@@ -284,7 +288,7 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         """Show an exact answer."""
         self.newest, self.answer.value, self.status.value = answer, answer_html(answer), ""
         if self.fleet is not None and answer.start.wait_curve:
-            self._show_notes(answer.start, self.fleet, f"{answer.start.decision.gpus:,}")
+            self._show_notes(answer.start, self.fleet)
         if answer.scenario.gpus is None:  # the recommendation, which depends on the actuator
             self._assign({"gpus": answer.gpus})
             self._initial["gpus"] = answer.gpus

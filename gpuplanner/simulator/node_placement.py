@@ -100,7 +100,7 @@ def choose_one_by_one(
         need = state.per_node[request] if chosen < count - 1 else state.on_last_node[request]
         best, best_state, least = NO_INDEX, OFFLINE, np.inf
         # The first node with the least key possible is chosen without a look at those after it.
-        least_possible = 0.0 if state.placement == LOWEST_NUMBER else float(least_room(state, profile, need))
+        least_possible = 0.0 if state.placement == LOWEST_NUMBER else float(need)
         if state.placement in (MOST_USED, SPREAD):
             least_possible = -np.inf
         for node in range(len(state.gpus)):
@@ -154,16 +154,6 @@ def may_have_room(state: SimulationState, request: int, profile: int) -> bool:
         last_nodes += counts[room]
         nodes += counts[room] if room >= state.per_node[request] else 0
     return bool(nodes >= state.node_count[request] - 1 and last_nodes >= state.node_count[request])
-
-
-@compile_inlined
-def least_room(state: SimulationState, profile: int, need: int) -> int:
-    """Return the least that is unallocated on a node with room for `need`; where nodes are not counted `need`."""
-    least = need
-    if state.counts_nodes:
-        while least < state.nodes_by_unallocated.shape[1] and state.nodes_by_unallocated[profile, least] == 0:
-            least += 1
-    return least
 
 
 @compile_inlined

@@ -17,6 +17,7 @@ from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_samp
 from gpuplanner.ingest.telemetry.telemetry_join import (
     TOGETHER_JOB,
     count_devices_on_nodes,
+    count_named_devices,
     device_kind_expr,
     split_shared_samples,
 )
@@ -190,11 +191,11 @@ def _observed_spans(allocated: pl.DataFrame, jobs: pl.DataFrame, samples: pl.Dat
     table = add_sample_ends(conform(samples, Samples, source="samples").filter(pl.col("sm_activity").is_not_null()))
     spans = [_device_spans(split_shared_samples(table.drop_nulls("job_id")), "job_id", "node", "gpu", "instance")]
     # Devices that several may have held; of a cut GPU only its instances.
-    shared = table.with_columns(kind=device_kind_expr()).drop_nulls("kind")
-    shared = shared.filter(pl.col("job_evidence") == TOGETHER_JOB)
+    with_kind = table.with_columns(kind=device_kind_expr()).drop_nulls("kind")
+    shared = with_kind.filter(pl.col("job_evidence") == TOGETHER_JOB)
     if shared.height:
         devices = _device_spans(shared.with_columns(part=1.0), "node", "gpu", "instance", "kind")
-        spans.append(divide_device_activity_among_jobs(jobs, devices))
+        spans.append(divide_device_activity_among_jobs(jobs, devices, count_named_devices(with_kind.lazy())))
     observed = sum_device_spans(
         pl.concat([part.select("job_id", "begin", "end", *SUMMED_DEVICE_COLUMNS) for part in spans]), ["job_id"]
     )
@@ -312,7 +313,9 @@ a process.
 """
 
 
-def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame) -> pl.DataFrame:
+def divide_device_activity_among_jobs(
+    jobs: pl.DataFrame, devices: pl.DataFrame, named: pl.DataFrame | None = None
+) -> pl.DataFrame:
     """Divide the observed activity of the devices of a node among the jobs that were allocated GPUs there.
 
     Telemetry does not name the job of a device. Jobs that are together allocated h of the D sampled devices of a node
@@ -326,6 +329,9 @@ def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame)
     devices : polars.DataFrame
         ``node``, ``kind`` (MIG profile of the device; empty for a full GPU), ``begin``, ``end`` and
         :data:`SUMMED_DEVICE_COLUMNS`: one row for each device and time span.
+    named : polars.DataFrame, optional
+        Other devices, on which telemetry names the job: result of
+        :func:`~gpuplanner.ingest.telemetry.telemetry_join.count_named_devices`.
 
     Returns
     -------
@@ -349,7 +355,7 @@ def divide_device_activity_among_jobs(jobs: pl.DataFrame, devices: pl.DataFrame)
     [('a', 2.0, 1.333, 1.0), ('b', 1.0, 0.667, 0.5)]
     """
     key = ["node", "kind"]
-    members = count_devices_on_nodes(jobs, devices.select(key).unique())
+    members = count_devices_on_nodes(jobs, devices.select(key).unique(), named)
     # Activity of a full GPU is no evidence of a job on one of its MIG instances.
     members = members.with_columns(job_id=pl.when(~pl.col("on_instances")).then("job_id"))
     changes = members.select(*key, "at").unique().sort("at")

@@ -63,11 +63,14 @@ def test_idle_power_goes_by_slices_and_the_rest_by_work():
 
 
 def measured_on_node(
-    gpus: list[tuple[float, float]], jobs: list[tuple[str, float, int | None, str | None]]
+    gpus: list[tuple[float, float]],
+    jobs: list[tuple[str, float, int | None, str | None]],
+    named: dict[int, str | None] | None = None,
 ) -> dict[tuple[str, str], tuple[float, float]]:
-    """GPU-hours and kWh by tenant and state of an hour of a node, whose list of jobs alone names the jobs.
+    """GPU-hours and kWh by tenant and state of an hour of a node.
 
-    `gpus` holds activity and power [W] of each GPU; `jobs` tenant, GPUs, MIG instances and profile of each job.
+    `gpus` holds activity and power [W] of each GPU; `jobs` tenant, GPUs, MIG instances and profile of each job; `named`
+    the jobs that telemetry names, by GPU.
     """
     hour = {"start_time": NOON, "end_time": NOON + timedelta(hours=1), "submit_time": NOON, "node_list": "n1"}
     table = pl.DataFrame(
@@ -85,6 +88,8 @@ def measured_on_node(
             for gpu, (activity, watts) in enumerate(gpus)
         ]
     ).with_columns(node=pl.lit("n1"), activity_source=pl.lit("none"))
+    names = pl.col("gpu").replace_strict(named or {}, default=None, return_dtype=pl.String)
+    readings = readings.with_columns(job_id=names)
     readings = conform(readings, Samples, source="test")
     joined = find_allocations(find_devices(readings.lazy()), table).assign_jobs(readings.lazy()).collect()
     found = measured_energy(joined, table, idle_w=60.0).select("tenant", "state", "gpu_hours", "energy_kwh")
@@ -111,6 +116,16 @@ def test_jobs_on_a_part_of_the_node_have_its_busiest_gpus():
     assert found["a", "busy"][1] == pytest.approx(0.3, abs=1e-5)
     assert found["b", "busy"][1] == pytest.approx(0.6, abs=1e-5)
     assert sum(value[1] for value in found.values()) == pytest.approx(1.03, abs=1e-5)
+
+
+def test_a_job_that_telemetry_names_has_no_part_of_the_other_gpus():
+    found = measured_on_node(
+        [(0.1, 100.0), (0.0, 60.0), (0.9, 600.0)], [("a", 1.0, None, None), ("b", 1.0, None, None)], {0: "a"}
+    )
+    assert {key: value[0] for key, value in found.items()} == {
+        ("a", "busy"): 1.0, ("b", "busy"): 1.0, ("-", "idle"): 1.0,
+    }  # fmt: skip
+    assert found["a", "busy"][1] == pytest.approx(0.1)
 
 
 def test_readings_of_full_gpus_count_once_for_jobs_on_their_instances():

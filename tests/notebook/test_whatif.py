@@ -93,6 +93,13 @@ def test_controls_start_at_the_recommendation(panel, quick, start):
     assert not panel.files.disabled
 
 
+def test_a_browser_keeps_the_fleet_size_of_uneven_nodes(quick, start):
+    uneven = dataclasses.replace(start.decision, gpus=47, fleet_gpus=47)
+    slider = WhatIf(quick, dataclasses.replace(start, decision=uneven)).controls["gpus"]
+    assert slider.value == 47
+    assert (slider.value - slider.min) % slider.step == 0
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -609,6 +616,13 @@ def test_without_a_recommendation_the_panel_shows_what_to_add(quick):
     assert "gpuplanner ingest" in made.answer.value
     assert all(control.disabled for control in made.controls.values())
     assert made.files.disabled
+
+
+def test_no_number_is_called_recommended_without_a_recommendation(quick, start):
+    decision = dataclasses.replace(start.decision, action="none", measures=())
+    panel = WhatIf(quick, dataclasses.replace(start, decision=decision))
+    assert panel.recommended.description == "Set to recommended (none)"
+    assert f"none recommended · {decision.fleet_gpus} today" in panel.notes_of_controls["gpus"]
 
 
 def test_hostile_names_stay_text(panel, start):

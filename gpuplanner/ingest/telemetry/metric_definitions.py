@@ -442,7 +442,8 @@ def _find_label_node(labels: Mapping[str, str], default_node: str | None) -> str
 
 def _find_label_job(labels: Mapping[str, str]) -> str | None:
     """Return the job that labels name: its job id, else namespace/pod; None if they name none."""
-    job = next((labels[name] for name in JOB_ID_LABELS if labels.get(name)), None)
+    # The epilog of a site may write 0 for a GPU that no job has.
+    job = next((labels[name] for name in JOB_ID_LABELS if labels.get(name, "0") not in ("", "0")), None)
     if job is not None:
         return job
     for namespace, pod in POD_NAMESPACE_AND_NAME_LABELS:

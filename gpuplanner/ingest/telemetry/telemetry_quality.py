@@ -17,11 +17,11 @@ from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import GPU_KEY_COLUMNS
 from gpuplanner.ingest.telemetry.metric_definitions import FROM_ENGINE, FROM_LEGACY, GAP_FACTOR, NO_COUNTER
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import DeviceId, device_sort_key
+from gpuplanner.ingest.telemetry.sample_windows import REPEATED_READING_REASON
 from gpuplanner.ingest.telemetry.telemetry_join import (
     INSTANCE_JOBS,
     JOB_SEPARATOR,
     NO_JOB,
-    REPEATED_READING_REASON,
     SHARED_JOB,
     STATED_JOB,
     TOGETHER_JOB,

@@ -17,7 +17,8 @@ from gpuplanner.core.schemas import Jobs, Samples
 from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_node_list
 from gpuplanner.ingest.quality_report import Finding
 from gpuplanner.ingest.telemetry.coverage import coverage
-from gpuplanner.ingest.telemetry.telemetry_join import find_allocations, find_devices
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
+from gpuplanner.ingest.telemetry.telemetry_join import count_named_devices, find_allocations, find_devices
 from gpuplanner.ingest.telemetry.telemetry_quality import summarise_join
 from tests.examples import examples
 
@@ -63,7 +64,9 @@ def matched(
     table: pl.DataFrame, known: pl.DataFrame, names: pl.DataFrame | None = None
 ) -> tuple[pl.DataFrame, dict[str, Any], list[Finding]]:
     """Samples with their jobs, and the report on the match."""
-    holders = find_allocations(find_devices(table.lazy()), known, names)
+    devices = find_devices(table.lazy())
+    with_kind = table.lazy().join(devices.lazy(), on=DEVICE_KEY, how="left", nulls_equal=True)
+    holders = find_allocations(devices, known, names, None, count_named_devices(with_kind, names))
     found = holders.assign_jobs(table.lazy())
     facts, findings = summarise_join(found, known, holders, coverage(table))
     return found.collect(), facts, findings
@@ -112,6 +115,18 @@ def test_a_job_on_a_part_of_the_node_is_not_guessed():
     assert [(each.check, each.severity, each.rows) for each in findings] == [
         ("several jobs on the node: job of a device not known", "info", 2)
     ]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "others", "evidence"),
+    [(1, [], "none"), (2, [], "together"), (1, [("b", 0, 1, "n1", 1, None)], "together")],
+)
+def test_a_gpu_without_a_name_beside_a_named_job_is_free_unless_a_job_lacks_gpus(gpus, others, evidence):
+    table = samples({"gpu": 0, "job_id": "pod-a"}, {"gpu": 1}, {"gpu": 2})
+    names = pl.DataFrame({"name": ["pod-a"], "job_id": ["a"]})
+    found = matched(table, jobs(("a", 0, 1, "n1", gpus, None), *others), names)[0]
+    assert found["job_id"].to_list() == ["a", None, None]
+    assert found["job_evidence"].to_list() == ["stated", evidence, evidence]
 
 
 def test_a_name_from_the_source_counts_most():

@@ -13,6 +13,7 @@ import pytest
 
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.ingest.telemetry.metric_definitions import parse_devices
 
 File = Callable[..., Path]
 ORIGIN = {"origin": "2026-01-01T00:00:00Z"}
@@ -320,3 +321,12 @@ def test_warnings_of_the_server_are_findings(file: File, good_text: Text):
     text = good_text("prometheus")[:-1] + ', "warnings": ["partial response"]}'
     quality = read("prometheus", file(text)).quality
     assert "the server warned: partial response" in quality["check"].to_list()
+
+
+@pytest.mark.parametrize("word", ["", "0"])
+def test_a_gpu_without_a_job_of_the_scheduler_has_none_or_that_of_its_pod(word: str):
+    labels = {"hostname": "n1", "gpu": "0", "hpc_job": word}
+    assert parse_devices([labels, labels | {"namespace": "ml", "pod": "train"}])["job_id"].to_list() == [
+        None,
+        "ml/train",
+    ]

@@ -39,3 +39,18 @@ def test_the_busiest_devices_are_those_held(held, states):
         assert rows[str(job)]["devices"] == pytest.approx(sum(taken.values()) * part)
         for state, number in taken.items():
             assert rows[str(job)][state] == pytest.approx(number * part)
+
+
+def test_a_job_that_is_named_on_its_devices_has_no_part_of_the_others():
+    jobs = pl.DataFrame(
+        {"job_id": ["named", "other"], "gpus": [1.0, 2.0], "instances": None, "node_list": "n1"}
+        | {"start_time": NOON, "end_time": NOON + timedelta(hours=1), "profile_requested": None},
+        schema_overrides={"instances": pl.Int32, "profile_requested": pl.String},
+    )
+    devices = pl.DataFrame({"node": ["n1"] * 3, "kind": "", "begin": NOON, "devices": 1.0, "active": 0.0}).with_columns(
+        *(pl.lit(float(state == "idle_unclear")).alias(state) for state in STATES_BUSIEST_FIRST),
+        end=pl.lit(NOON + timedelta(minutes=1)),
+    )
+    named = pl.DataFrame({"node": ["n1"], "kind": "", "job_id": "named", "named": 1})
+    divided = divide_device_activity_among_jobs(jobs, devices, named)
+    assert divided.select("job_id", "devices", "idle_unclear").rows() == [("other", 2.0, 2.0)]
