@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
-from gpuplanner.core.schema_checks import check_table, conform, make_empty_table
+from gpuplanner.core.schema_checks import add_absent_columns, check_table, conform, make_empty_table
 from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, TABLES, Inventory
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
 from gpuplanner.ingest.dataset import Dataset
@@ -473,8 +473,7 @@ def read_inventory_rows(
     Lists of several dates may have the same node; column ``time`` is the date of the list, null if unknown.
     """
     rows = _with_dump_times(_read_node_rows(paths, boards, nodes), tz)
-    missing = [name for name in OPTIONAL_NODE_COLUMNS if name not in rows.good.columns]
-    missing_columns = [pl.lit(None, pl.String).alias(name) for name in missing]
+    rows = replace(rows, good=add_absent_columns(rows.good, dict.fromkeys(OPTIONAL_NODE_COLUMNS, pl.String())))
     if "latest" in rows.good.columns:  # sinfo has a line for each partition of a node, and slurm.conf lists it undated
         has_date = pl.col("time").is_not_null() | pl.col("time").is_null().all().over("node")
         same_columns = ["node", "time", "gpus", "gpu_model", "layouts", "shares", "gres_types"]
@@ -483,7 +482,7 @@ def read_inventory_rows(
         SAME_NODE_REASON: ~pl.struct("node", "time").is_first_distinct(),
         "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
     }
-    rows = _parse_service_dates(_parse_mig_layouts(rows.with_columns(missing_columns))).reject(faults)
+    rows = _parse_service_dates(_parse_mig_layouts(rows)).reject(faults)
     return require_faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
 
 
