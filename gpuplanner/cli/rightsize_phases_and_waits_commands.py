@@ -184,8 +184,7 @@ def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, his
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.mig_layouts import parse_layout
 
-    saved_gpu_hours, gpu_hours = (groups[name].sum() for name in ("saved_gpu_hours", "gpu_hours"))
-    yield f"saved: {saved_gpu_hours:,.1f} of {gpu_hours:,.1f} GPU-hours requested by jobs that ended"
+    yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} requested GPU-hours"
     unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
     if unsized:
         yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"

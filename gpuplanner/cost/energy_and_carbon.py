@@ -241,12 +241,11 @@ def sum_by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl
         # A reading is valid until the next one, so that it may reach beyond the end of its job.
         keys = ["tenant", "gpu_model", "state"]
         hours_by_case = rows.group_by(keys, maintain_order=True).agg(row_hours=pl.col("gpu_hours").sum())
-        counted_hours = pl.min_horizontal("gpu_hours", "row_hours")
-        measured_sums = {
-            "counted_gpu_hours": counted_hours.sum(),
-            "counted_kwh": (counted_hours * pl.col("watts")).sum() / WATTS_PER_KILOWATT,
-        }
-        counted = measured.join(hours_by_case, on=keys, nulls_equal=True).group_by("state").agg(**measured_sums)
+        counted = measured.join(hours_by_case, on=keys, nulls_equal=True).select(
+            "state", "watts", counted_gpu_hours=pl.min_horizontal("gpu_hours", "row_hours")
+        )
+        counted_kwh = (pl.col("counted_gpu_hours") * pl.col("watts")).sum() / WATTS_PER_KILOWATT
+        counted = counted.group_by("state").agg(pl.col("counted_gpu_hours").sum(), counted_kwh=counted_kwh)
         sums_by_state = sums_by_state.join(counted, on="state", how="left", maintain_order="left")
     return sums_by_state.sort(pl.col("state").cast(pl.Enum(["off", "idle", "busy"])))
 

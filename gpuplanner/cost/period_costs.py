@@ -222,14 +222,10 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     parts = []
     for label in labels["gpu_model"]:
         label_hours = hours.filter(pl.col("gpu_model").str.to_lowercase() == label.lower()) if label else hours
-        label_hours = label_hours if label_hours["hours"].sum() > 0 else hours
-        label_hours = (
-            label_hours.group_by("ownership", maintain_order=True)
-            .agg(share=pl.col("hours").sum())
-            .filter(pl.col("share") > 0)
-        )
-        label_shares = label_hours.sort("ownership").select(pl.lit(label, pl.String).alias("gpu_model"), pl.all())
-        parts.append(label_shares.with_columns(pl.col("share") / pl.col("share").sum()))
+        label_hours = (label_hours if label_hours["hours"].sum() > 0 else hours).filter(pl.col("hours") > 0)
+        sums = label_hours.group_by("ownership", maintain_order=True).agg(share=pl.col("hours").sum()).sort("ownership")
+        share = pl.col("share") / pl.col("share").sum()
+        parts.append(sums.select(pl.lit(label, pl.String).alias("gpu_model"), "ownership", share))
     return pl.concat(parts)
 
 

@@ -478,7 +478,7 @@ def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> lis
         If the rows do not cover the period.
     """
     ordered = sorted(rows, key=lambda row: row.begin)
-    row_shares, covered = [], 0.0
+    row_shares = []
     period_s = max((end - begin).total_seconds(), 1.0)
     for index, row in enumerate(ordered):
         row_end = None if row.end is None else _day_start(row.end) + timedelta(days=1)
@@ -487,7 +487,7 @@ def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> lis
         share = (end_of_row - max(_day_start(row.begin), begin)).total_seconds() / period_s
         if share > 0:
             row_shares.append((row, share))
-            covered += share
+    covered = sum(share for _, share in row_shares)
     if covered < 1 - 1e-9:
         got = f"rows for {percent_text(covered)} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
         raise ScenarioError(f"price book, {subject}", "a price for the whole period", got, "Add the others.")

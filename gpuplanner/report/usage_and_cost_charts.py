@@ -144,7 +144,7 @@ def plot_allocated_activity(allocated: pl.DataFrame, *, top: int = 12) -> ChartT
     ----------
     allocated : polars.DataFrame
         ``tenant`` and the GPU-hours ``used, idle_with_process, idle_without_process, idle_unclear, no_telemetry``, from
-        :func:`gpuplanner.usage.allocated_hours.allocated_by_activity`.
+        :func:`gpuplanner.usage.allocated_hours.allocated_and_active`.
     top : int
         Teams with a bar of their own.
 

@@ -106,26 +106,13 @@ def split_allocated_hours(
     return pl.concat(parts)
 
 
-def allocated_by_activity(
-    jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
-) -> pl.DataFrame:
-    """Tabulate allocated GPU-hours of each tenant: used, idle with and without a process, no telemetry.
-
-    Parameters
-    ----------
-    jobs, samples, start, end
-        As of :func:`allocated_and_active`.
-    """
-    return allocated_and_active(jobs, samples, start=start, end=end).drop(ACTIVE_GPU_HOURS_COLUMN)
-
-
 def allocated_and_active(
     jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
     """Tabulate allocated GPU-hours of each tenant by activity state, and its active GPU-hours.
 
-    As :func:`allocated_by_activity`, with one more column. GPUs that are allocated without any process are certainly
-    idle: no program would notice their loss.
+    The states are used, idle with and without a process, and no telemetry. GPUs that are allocated without any process
+    are certainly idle: no program would notice their loss.
 
     Parameters
     ----------

@@ -281,8 +281,7 @@ class SampleBuffer:
     def _check_rows(self, rows: Rows) -> Rows:
         """Reject rows of a block without time or device, or with impossible values, and parse metric values."""
         types = TELEMETRY_DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
-        absent = [name for name in types if name not in rows.good.columns]
-        rows = rows.with_columns(pl.lit(None, types[name]).alias(name) for name in absent)
+        rows = replace(rows, good=add_absent_columns(rows.good, types))
         if self.metrics is None:
             rows = _reject_unlocated_rows(rows)
             value_by_quantity = {quantity: pl.col(quantity) for quantity in DIMENSION_BY_QUANTITY}

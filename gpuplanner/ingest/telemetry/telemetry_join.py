@@ -305,6 +305,7 @@ def count_devices_on_nodes(
     node_pairs = _match_node_names(devices["node"].unique(), job_nodes["node"].unique())
     # Jobs without telemetry on any of their nodes need no join.
     observed_lists = job_nodes.join(node_pairs, on="node", how="semi")["node_list"].unique()
+    instances = pl.col("instances").cast(pl.Float64)
     end_if_open = (FAR_FUTURE_EXPR if until is None else pl.lit(until)).cast(UTC_TIME_DTYPE)
     counted = plain_jobs.filter(
         pl.col("start_time").is_not_null(), pl.col("node_list").is_in(observed_lists.implode())
@@ -315,10 +316,8 @@ def count_devices_on_nodes(
         begin="start_time",
         end=pl.coalesce("end_time", pl.max_horizontal("start_time", end_if_open)),
         # A job without a profile may still count MIG instances of several kinds: its devices are not known.
-        gpus=pl.when(pl.col("profile_requested").is_null())
-        .then("gpus")
-        .otherwise(pl.coalesce(pl.col("instances").cast(pl.Float64), "gpus")),
-        gpus_per_device=(pl.col("gpus") / pl.col("instances")).fill_null(1.0),
+        gpus=pl.coalesce(pl.when(pl.col("profile_requested").is_not_null()).then(instances), "gpus"),
+        gpus_per_device=(pl.col("gpus") / instances).fill_null(1.0),
     )
     kinds = devices.select("node", "kind").unique()
     on_instances = (pl.col("kind") != "") & pl.col("is_observed").is_null()
@@ -336,10 +335,8 @@ def count_devices_on_nodes(
         .join(kinds, on=["node", "kind"], how="semi")
     )
     key = ["node", "kind", "at"]
-    change_times = (
-        pl.concat([allocations.select("node", "kind", at=name) for name in ("begin", "end")]).unique().sort(key)
-    )
-    change_points = change_times.with_row_index("place")
+    change_times = pl.concat([allocations.select("node", "kind", at=name) for name in ("begin", "end")])
+    change_points = change_times.unique().sort(key).with_row_index("place")
     members = (
         allocations.join(change_points.rename({"at": "begin", "place": "first"}), on=["node", "kind", "begin"])
         .join(change_points.rename({"at": "end", "place": "last"}), on=["node", "kind", "end"])

@@ -96,7 +96,6 @@ def summarise_join(
         .agg(
             pl.col("gpu_hours", "used_gpu_hours", "rows").sum(),
             example=pl.coalesce(pl.format("job {}", "job_id"), pl.format("node {}", "node")).min(),
-            node=pl.format("node {}", "node").min(),
         )
     )
     by_reason = dict.fromkeys(TEXT_BY_OUTCOME, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
@@ -110,11 +109,9 @@ def summarise_join(
     }
     rows = {row["outcome"]: row for row in hours.to_dicts()}
     findings = []
-    example_columns = {UNLISTED_NODE_OUTCOME: "node", UNLISTED_JOB_OUTCOME: "example", AFTER_JOBS_OUTCOME: "example"}
-    example_columns[INSTANCE_JOBS] = "node"
     for outcome in REPORTED_OUTCOMES:
         if outcome in rows:
-            example = rows[outcome].get(example_columns.get(outcome, ""), "")
+            example = "" if outcome in (TOGETHER_JOB, NO_JOB) else rows[outcome]["example"]
             name, count = f"match: {outcome}", rows[outcome]["rows"]
             findings.append(source_finding(name, count, example, by_reason[outcome]))
     return facts, [*findings, *_find_activity_without_jobs(outcomes), *_find_clock_differences(samples, jobs)]
@@ -333,23 +330,17 @@ def find_file_overlaps(
     """
     if len(names) < 2:
         return []
-    ordered_spans = sorted(
+    rows = [
         (*device_sort_key(devices[device]), first, file, last) for (file, device), (first, last) in device_spans.items()
-    )
-    overlapping = []
-    current_device = None
-    covered_until = 0
-    for node, gpu, instance, first, file, last in ordered_spans:
-        if (node, gpu, instance) == current_device:
-            if first < covered_until:
-                overlapping.append((file, node, gpu))
-            covered_until = max(covered_until, last)
-        else:
-            current_device, covered_until = (node, gpu, instance), last
-    if not overlapping:
+    ]
+    columns = ["node", "gpu", "instance", "first", "file", "last"]
+    spans = pl.DataFrame(rows, schema=columns, orient="row").sort(columns)
+    covered_until = pl.col("last").cum_max().shift().over("node", "gpu", "instance")
+    overlapping = spans.filter(pl.col("first") < covered_until)
+    if overlapping.is_empty():
         return []
-    file, node, gpu = overlapping[0]
-    return [source_finding("samples: files overlap", len(overlapping), f"{names[file]} on {node} GPU {gpu}")]
+    file, node, gpu = overlapping.select("file", "node", "gpu").row(0)
+    return [source_finding("samples: files overlap", overlapping.height, f"{names[file]} on {node} GPU {gpu}")]
 
 
 def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:
