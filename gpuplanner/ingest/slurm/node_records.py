@@ -577,8 +577,7 @@ def with_closing_times(rows: Rows, tz: str | None) -> Rows:
 
     Times without an offset are in the zone `tz`; without one, and in a list without a date, they stay null.
     """
-    if "since" not in rows.good.columns:
-        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_DTYPE))
+    rows = replace(rows, good=add_absent_columns(rows.good, dict.fromkeys(("state", "since"), pl.String())))
     since = _parse_state_times(rows.good["since"], tz)
     return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(pl.coalesce(since, "time")))
 
