@@ -51,13 +51,13 @@ def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: 
 
 
 def read_rows(
-    top: LinedMapping, keys_by_section: Mapping[str, tuple[Sequence[str], Sequence[str]]], file: str
+    mapping: LinedMapping, keys_by_section: Mapping[str, tuple[Sequence[str], Sequence[str]]], file: str
 ) -> list[list[tuple[Any, int]]]:
     """Read lists of mappings of a configuration file; wrong and absent keys of all rows are one error.
 
     Parameters
     ----------
-    top : LinedMapping
+    mapping : LinedMapping
         The file, or the part of it that has the lists.
     keys_by_section : mapping
         Keys that the rows of each list may have and must have, by the key of the list.
@@ -74,7 +74,7 @@ def read_rows(
     ScenarioError
         If a row is not a mapping, has an unknown key or lacks a required one.
     """
-    sections = [read_list(top, key, file) for key in keys_by_section]
+    sections = [read_list(mapping, key, file) for key in keys_by_section]
     faults = [
         (f"{section}, line {fault[0]}", *fault[1:])
         for (section, keys), rows in zip(keys_by_section.items(), sections, strict=True)

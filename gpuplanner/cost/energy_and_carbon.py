@@ -464,8 +464,8 @@ def _split_among_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame
     minute = [*keys, pl.col("time").dt.truncate("1m")]
     device = pl.struct("gpu", "instance")
     sampled_fraction = device.n_unique().over(minute) / device.n_unique().over(keys)
-    place = pl.struct(-pl.col("activity"), "gpu", "instance").rank("dense").over(minute) - 1.0
-    allocated_part = (pl.col("allocated").fill_null(0.0) * sampled_fraction - place).clip(0.0, 1.0)
+    rank = pl.struct(-pl.col("activity"), "gpu", "instance").rank("dense").over(minute) - 1.0
+    allocated_part = (pl.col("allocated").fill_null(0.0) * sampled_fraction - rank).clip(0.0, 1.0)
     ranked = (
         with_kind.filter(has_several)
         .sort("time")
