@@ -113,7 +113,8 @@ def rightsize(
         if form is not None:
             echo(format_plugin_configs(table))
         else:
-            show_frame(table, as_json=as_json, title="How each job class can share a GPU")
+            note = "requested GPU-hours: of jobs that ended, whatever they were allocated"
+            show_frame(table, as_json=as_json, title=f"How each job class can share a GPU ({note})")
         return
     if trend:
         if trace.samples is None:
@@ -184,7 +185,7 @@ def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, his
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.mig_layouts import parse_layout
 
-    yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} GPU-hours of the record"
+    yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} requested GPU-hours"
     unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
     if unsized:
         yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"

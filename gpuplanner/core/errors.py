@@ -205,6 +205,18 @@ def nearest_names(text: str, choices: Iterable[str]) -> list[str]:
     return [by_fold[key] for key in difflib.get_close_matches(text.casefold(), by_fold, n=3, cutoff=0.6)]
 
 
+def suggest_name(text: str, choices: Iterable[str]) -> str:
+    """Return the nearest known name as a question to append to a wrong one; empty if none resembles it.
+
+    Examples
+    --------
+    >>> suggest_name("quantil", ["quantile", "seed"]), suggest_name("x", ["quantile", "seed"])
+    (" (did you mean 'quantile'?)", '')
+    """
+    near = nearest_names(text, choices)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 def resolve_name(
     text: str, choices: Iterable[str], *, subject: str, error: type[GpuPlannerError] = GpuPlannerError
 ) -> str:

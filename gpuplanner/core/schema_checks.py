@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import dataframely as dy
 import polars as pl
@@ -128,26 +128,62 @@ def _select_columns(
     categories : bool
         Keep categorical text as it is.
     """
-    columns = {name: schema.columns()[name] for name in names}
-    missing = [name for name, column in columns.items() if name not in frame.columns and not column.nullable]
-    if missing:
-        expected = f"columns {', '.join(map(repr, missing))}"
-        raise SchemaError(source, expected, f"columns {examples(frame.columns)}", "Add the columns.")
-    categorical = {name for name, dtype in frame.schema.items() if categories and dtype == pl.Categorical}
-    categorical &= {name for name, column in columns.items() if column.dtype == pl.String}
-    expressions = []
-    for name, column in columns.items():
-        if name not in frame.columns:
-            expressions.append(pl.lit(None, column.dtype).alias(name))
-        elif name in categorical:
-            expressions.append(pl.col(name))
-        else:
-            expressions.append(pl.col(name).cast(column.dtype))
     try:
-        return frame.select(expressions)
+        return frame.select(schema_columns(frame.schema, schema, names, source=source, categories=categories))
     except pl.exceptions.PolarsError as error:
         expected = f"types of the table '{schema.__name__}'"
         raise SchemaError(source, expected, first_error_line(error), "Fix the type of this column.") from error
+
+
+def schema_columns(
+    present: pl.Schema, schema: type[dy.Schema], names: Sequence[str], *, source: str, categories: bool = False
+) -> list[pl.Expr]:
+    """List expressions for columns of a schema, also of a lazy table; absent nullable columns become null.
+
+    Parameters
+    ----------
+    present : polars.Schema
+        Columns of the table, with their types.
+    schema : type
+        Schema of the columns.
+    names : sequence of str
+        Columns to select.
+    source : str
+        Origin of the table, for the message.
+    categories : bool
+        Keep categorical text as it is.
+    """
+    columns = {name: schema.columns()[name] for name in names}
+    require_columns(present, [name for name, column in columns.items() if not column.nullable], source=source)
+    expressions = []
+    for name, column in columns.items():
+        is_category = categories and present.get(name) == pl.Categorical and column.dtype == pl.String
+        if name not in present:
+            expressions.append(pl.lit(None, column.dtype).alias(name))
+        elif is_category or present[name] == column.dtype:
+            # A cast, even to the same type, keeps filters from the file.
+            expressions.append(pl.col(name))
+        else:
+            expressions.append(pl.col(name).cast(column.dtype))
+    return expressions
+
+
+def require_columns(present: pl.Schema, names: Sequence[str], *, source: str) -> None:
+    """Raise ``SchemaError`` if a table lacks columns."""
+    if missing := [name for name in names if name not in present]:
+        expected = f"columns {', '.join(map(repr, missing))}"
+        raise SchemaError(source, expected, f"columns {examples(list(present))}", "Add the columns.")
+
+
+def add_absent_columns(table: pl.DataFrame, types: Mapping[str, pl.DataType]) -> pl.DataFrame:
+    """Add the columns that a table lacks, as nulls.
+
+    Examples
+    --------
+    >>> add_absent_columns(pl.DataFrame({"gpus": [8]}), {"gpus": pl.Int64(), "rack": pl.String()}).row(0)
+    (8, None)
+    """
+    return table.with_columns(pl.lit(None, types[name]).alias(name) for name in types if name not in table.columns)
 
 
 def filter_rows(frame: pl.DataFrame, schema: type[dy.Schema]) -> tuple[pl.DataFrame, pl.DataFrame]:

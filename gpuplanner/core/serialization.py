@@ -28,7 +28,7 @@ from gpuplanner.core.errors import (
     ScenarioError,
     TraceFormatError,
     escape_controls,
-    nearest_names,
+    suggest_name,
 )
 
 CORRECT_FILE_FIX = "Correct the file; gpuplanner catalog example lists and prints whole ones."
@@ -50,13 +50,46 @@ def read_list(top: Any, key: str, file: str) -> list[tuple[Any, int]]:  # noqa: 
     return [(item, min(getattr(item, "lines", {"": 1}).values(), default=1)) for item in items]
 
 
+def read_rows(
+    mapping: LinedMapping, keys_by_section: Mapping[str, tuple[Sequence[str], Sequence[str]]], file: str
+) -> list[list[tuple[Any, int]]]:
+    """Read lists of mappings of a configuration file; wrong and absent keys of all rows are one error.
+
+    Parameters
+    ----------
+    mapping : LinedMapping
+        The file, or the part of it that has the lists.
+    keys_by_section : mapping
+        Keys that the rows of each list may have and must have, by the key of the list.
+    file : str
+        File name, for the message.
+
+    Returns
+    -------
+    list of list of tuple
+        For each list its rows, each with its line.
+
+    Raises
+    ------
+    ScenarioError
+        If a row is not a mapping, has an unknown key or lacks a required one.
+    """
+    sections = [read_list(mapping, key, file) for key in keys_by_section]
+    faults = [
+        (f"{section}, line {fault[0]}", *fault[1:])
+        for (section, keys), rows in zip(keys_by_section.items(), sections, strict=True)
+        for row, line in rows
+        if (fault := _find_key_fault(row, line, *keys)) is not None
+    ]
+    if faults:
+        places, expected, got = ("; ".join(texts) for texts in zip(*faults, strict=True))
+        raise ScenarioError(f"{file}, {places}", expected, got, CORRECT_FILE_FIX)
+    return sections
+
+
 def require_keys(
-    mapping: Any,  # noqa: ANN401
-    allowed_keys: Sequence[str],
-    source: str,
-    line: int,
-    required_keys: Sequence[str] = (),
-) -> Any:  # noqa: ANN401
+    mapping: object, allowed_keys: Sequence[str], source: str, line: int, required_keys: Sequence[str] = ()
+) -> Any:  # noqa: ANN401 - of a file
     """Return a mapping after checking that it has only allowed keys and all required ones.
 
     Parameters
@@ -75,19 +108,37 @@ def require_keys(
     ScenarioError
         If it is not a mapping, a key is unknown or a required one is absent.
     """
+    fault = _find_key_fault(mapping, line, allowed_keys, required_keys)
+    if fault is not None:
+        raise make_file_error(source, *fault)
+    return mapping
+
+
+def _find_key_fault(
+    mapping: object, line: int, allowed_keys: Sequence[str], required_keys: Sequence[str]
+) -> tuple[int, str, str] | None:
+    """Find the first fault of the keys of a mapping: its line, the expected keys, and those found; None without one.
+
+    Parameters
+    ----------
+    mapping : LinedMapping
+        Part of a configuration file.
+    line : int
+        Line on which the mapping begins.
+    allowed_keys, required_keys : sequence of str
+        Keys that it may and must have; null values count as absent.
+    """
     if not isinstance(mapping, dict):
-        raise make_file_error(source, line, f"keys {', '.join(allowed_keys)}", repr(mapping))
+        return line, f"keys {', '.join(allowed_keys)}", repr(mapping)
     for key, value in mapping.items():
         if key not in allowed_keys:
-            near = nearest_names(str(key), allowed_keys)[:1]
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            at = mapping.lines[key]  # type: ignore[attr-defined]
-            raise make_file_error(source, at, f"keys {', '.join(allowed_keys)}", f"unknown {key!r}: {value!r}{hint}")
+            got = f"unknown {key!r}: {value!r}{suggest_name(str(key), allowed_keys)}"
+            return mapping.lines[key], f"keys {', '.join(allowed_keys)}", got  # type: ignore[attr-defined]
     absent = [key for key in required_keys if mapping.get(key) is None]
     if absent:
         expected = f"key{'s' * (len(absent) > 1)} {', '.join(absent)}"
-        raise make_file_error(source, line, expected, f"only {', '.join(map(str, mapping))}")
-    return mapping
+        return line, expected, f"only {', '.join(map(str, mapping))}"
+    return None
 
 
 def read_number(values: Any, key: str, file: str, low: float, high: float, *, whole: bool = False) -> float:  # noqa: ANN401
@@ -126,29 +177,52 @@ def read_choice(values: Any, key: str, file: str, choices: Sequence[str]) -> str
     """
     value = values[key]
     if value not in choices:
-        near = nearest_names(str(value), choices)[:1] or list(choices)
-        got = f"{value!r} (did you mean {near[0]!r}?)"
+        got = f"{value!r}{suggest_name(str(value), choices)}"
         raise make_file_error(file, values.lines[key], f"{key} {' or '.join(choices)}", got)
     return str(value)
 
 
+YEAR_BOUNDS = (1970, 2199)
+"""First and last year of the days in a configuration file; a later end, such as 9999-12-31, is no end."""
+
+
+def read_day(values: Any, key: str, file: str) -> str | None:  # noqa: ANN401
+    """Read a day as ISO date; a month (YYYY-MM) is its first day, of ``to`` its last one.
+
+    Parameters
+    ----------
+    values : LinedMapping
+        Part of a configuration file.
+    key, file : str
+        Key of the day, and file name for the message.
+
+    Returns
+    -------
+    str or None
+        The day; None without a value, and for a ``to`` after :data:`YEAR_BOUNDS`: no end.
+    """
+    value, (first_year, last_year) = values.get(key), YEAR_BOUNDS
+    if value is None:
+        return None
+    try:
+        month = re.fullmatch(r"(\d{4})-(\d\d)", str(value))
+        day = date(int(month[1]), int(month[2]), 1) if month else date.fromisoformat(str(value)[:10])
+    except ValueError:
+        raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD or YYYY-MM", repr(value)) from None
+    if key == "to" and day.year > last_year:
+        return None
+    if not first_year <= day.year <= last_year:
+        raise make_file_error(
+            file, values.lines[key], f"{key} in the years {first_year} to {last_year}", day.isoformat()
+        )
+    if month and key == "to":
+        day = (day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
+    return day.isoformat()
+
+
 def read_day_range(values: Any, file: str) -> tuple[str, str | None]:  # noqa: ANN401
-    """Read the days ``from`` and ``to`` as ISO dates, ``to`` may be absent (None); a month is its first or last day."""
-    days: list[str | None] = []
-    for key in ("from", "to"):
-        value = values.get(key)
-        if value is None:
-            days.append(None)
-            continue
-        try:
-            month = re.fullmatch(r"(\d{4})-(\d\d)", str(value))
-            day = date(int(month[1]), int(month[2]), 1) if month else date.fromisoformat(str(value)[:10])
-            if month and key == "to":
-                day = (day + timedelta(days=31)).replace(day=1) - timedelta(days=1)
-        except ValueError:
-            raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD or YYYY-MM", repr(value)) from None
-        days.append(day.isoformat())
-    begin, end = days
+    """Read the days ``from`` and ``to`` as ISO dates with :func:`read_day`; ``to`` is None without an end."""
+    begin, end = (read_day(values, key, file) for key in ("from", "to"))
     assert begin is not None
     if end is not None and end < begin:
         raise make_file_error(file, values.lines["to"], f"to at or after {begin}", end)

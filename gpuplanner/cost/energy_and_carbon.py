@@ -20,8 +20,16 @@ from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import (
     select_gpu_readings,
     split_energy_steps,
 )
+from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_reading_spans
-from gpuplanner.ingest.telemetry.telemetry_join import split_shared_samples
+from gpuplanner.ingest.telemetry.telemetry_join import (
+    INSTANCE_JOBS,
+    TOGETHER_JOB,
+    count_devices_on_nodes,
+    count_named_devices,
+    device_kind_expr,
+    split_shared_samples,
+)
 from gpuplanner.usage.gpu_hour_ledger import UNALLOCATED_TENANT_LABEL
 
 GPU_STATE_BY_BUCKET = {
@@ -230,8 +238,14 @@ def sum_by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl
     ]
     sums_by_state = rows.drop_nulls("energy_kwh").group_by("state", maintain_order=True).agg(sums)
     if measured is not None:
-        measured_sums = {"counted_gpu_hours": pl.col("gpu_hours").sum(), "counted_kwh": pl.col("energy_kwh").sum()}
-        counted = measured.group_by("state", maintain_order=True).agg(**measured_sums)
+        # A reading is valid until the next one, so that it may reach beyond the end of its job.
+        keys = ["tenant", "gpu_model", "state"]
+        hours_by_case = rows.group_by(keys, maintain_order=True).agg(row_hours=pl.col("gpu_hours").sum())
+        counted = measured.join(hours_by_case, on=keys, nulls_equal=True).select(
+            "state", "watts", counted_gpu_hours=pl.min_horizontal("gpu_hours", "row_hours")
+        )
+        counted_kwh = (pl.col("counted_gpu_hours") * pl.col("watts")).sum() / WATTS_PER_KILOWATT
+        counted = counted.group_by("state").agg(pl.col("counted_gpu_hours").sum(), counted_kwh=counted_kwh)
         sums_by_state = sums_by_state.join(counted, on="state", how="left", maintain_order="left")
     return sums_by_state.sort(pl.col("state").cast(pl.Enum(["off", "idle", "busy"])))
 
@@ -363,7 +377,7 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     samples : polars.DataFrame
         Table ``schemas.Samples``.
     jobs : polars.DataFrame
-        ``job_id`` and ``tenant``.
+        Table ``schemas.Jobs``; ``job_id`` and ``tenant`` are enough if each sample names its job.
     idle_w : float
         Power of an idle GPU. [W]
 
@@ -390,20 +404,22 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     slices = pl.col("profile").cast(pl.String).str.extract(r"^(\d+)g").cast(pl.Float64).fill_null(1.0)
     keys = ["time", *GPU_KEY_COLUMNS]
     rows = (
-        split_shared_samples(samples)
-        .select(*keys, "instance", "job_id", "sm_activity", slices=slices * pl.col("part"))
+        _split_among_jobs(samples, jobs)
+        .with_columns(slices=slices * pl.col("part"))
         .join(steps.with_row_index("piece"), on=keys)
     )
     keys = ["piece"]
+    # Of a partitioned GPU its instances count, not the readings of the full GPU beside them.
+    rows = rows.filter(pl.col("instance").is_not_null() | pl.col("instance").is_null().all().over(keys))
     work = pl.col("sm_activity").fill_null(0.0) * pl.col("slices")
     by_slices = pl.col("slices") / pl.col("slices").sum().over(keys)
     all_work = work.sum().over(keys)
     idle_j = pl.min_horizontal("energy_j", pl.col("step_s") * idle_w)
     activity_share = pl.when(all_work > 0).then(work / all_work).otherwise(by_slices)
     # A minute is busy or idle as a whole, as in the ledger: a job that works in bursts is not idle between them.
-    minute = [pl.col("time").dt.truncate("1m"), *GPU_KEY_COLUMNS, "instance", "job_id"]
+    minute = [pl.col("time").dt.truncate("1m"), *DEVICE_KEY, "job_id"]
     activity = pl.col("sm_activity").mean().over(minute).fill_null(1.0)
-    is_busy = pl.col("job_id").is_not_null() & (activity >= MIN_USED_SM_ACTIVITY)
+    is_busy = pl.col("job_id").is_not_null() & (pl.col("on_instances") | (activity >= MIN_USED_SM_ACTIVITY))
     tenants = jobs.select("job_id", pl.col("tenant").cast(pl.String)).unique("job_id", keep="last")
     parts = rows.with_columns(
         part_j=idle_j * by_slices + (pl.col("energy_j") - idle_j) * activity_share,
@@ -414,3 +430,57 @@ def measured_energy(samples: pl.DataFrame, jobs: pl.DataFrame, *, idle_w: float)
     sums = groups.agg(energy_kwh=pl.col("part_j").sum() / J_PER_KWH, gpu_hours=pl.col("gpu_hours").sum())
     watts = pl.col("energy_kwh") * WATTS_PER_KILOWATT / pl.col("gpu_hours")
     return sums.filter(pl.col("gpu_hours") > 0).with_columns(watts=watts).sort("tenant", "state")
+
+
+def _split_among_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame:
+    """Split samples among the jobs that were allocated their devices: one row for each job, with its ``part``.
+
+    Where telemetry names no job, the jobs of the node have its busiest devices of the minute, as in the ledger: as many
+    as they were allocated, in proportion to these. The remaining part of a device has no job. The column
+    ``on_instances`` marks jobs on MIG instances of which telemetry shows the full GPUs only: as in the ledger, their
+    hours have no activity and count as busy.
+
+    Parameters
+    ----------
+    samples : polars.DataFrame
+        Table ``schemas.Samples``.
+    jobs : polars.DataFrame
+        Table ``schemas.Jobs``; ``job_id`` and ``tenant`` are enough if each sample names its job.
+    """
+    columns = ["time", *DEVICE_KEY, "profile", "job_id", "sm_activity", "part", "on_instances"]
+    has_several = pl.lit(value=False)
+    if "job_evidence" in samples.columns:
+        has_several = pl.col("job_evidence").is_in([TOGETHER_JOB, INSTANCE_JOBS]).fill_null(value=False)
+    named = split_shared_samples(samples.filter(~has_several)).with_columns(on_instances=False).select(columns)
+    if not samples.select(has_several.any()).item():
+        return named
+
+    with_kind = samples.with_columns(kind=device_kind_expr())
+    keys = ["node", "kind", "at"]
+    members = count_devices_on_nodes(jobs, with_kind, count_named_devices(with_kind.lazy()))
+    spans = members.group_by(keys).agg(allocated=pl.col("count").sum()).sort("at")
+
+    # Devices of a minute are ranked by activity; those without a reading in it have their share of the allocation.
+    minute = [*keys, pl.col("time").dt.truncate("1m")]
+    device = pl.struct("gpu", "instance")
+    sampled_fraction = device.n_unique().over(minute) / device.n_unique().over(keys)
+    rank = pl.struct(-pl.col("activity"), "gpu", "instance").rank("dense").over(minute) - 1.0
+    allocated_part = (pl.col("allocated").fill_null(0.0) * sampled_fraction - rank).clip(0.0, 1.0)
+    ranked = (
+        with_kind.filter(has_several)
+        .sort("time")
+        .join_asof(spans, left_on="time", right_on="at", by=["node", "kind"], check_sortedness=False)
+        .with_columns(activity=pl.col("sm_activity").mean().over([*minute, "gpu", "instance"]).fill_null(1.0))
+        .with_columns(allocated_part=allocated_part)
+    )
+    job_part = pl.col("allocated_part") * pl.col("count") / pl.col("allocated")
+    holders = members.drop_nulls("job_id").rename({"job_id": "holder"})
+    of_jobs = ranked.join(holders, on=keys).with_columns(job_id="holder", part=job_part)
+    # The remaining part of a device with a job did no work, as far as is known.
+    unallocated = ranked.with_columns(
+        pl.when(pl.col("allocated_part") == 0).then("sm_activity").alias("sm_activity"),
+        part=1 - pl.col("allocated_part"),
+        on_instances=False,
+    )
+    parts = [table.filter(pl.col("part") > 0).select(columns) for table in (of_jobs, unallocated)]
+    return pl.concat([named, *parts])

@@ -392,12 +392,9 @@ def price_text(price: GpuHourPrice) -> str:
     >>> price_text(GpuHourPrice(12.29, 6.88, 15.977, "USD", "list", "2026-08-03"))
     '12.29 USD per GPU-hour (offers from 6.88 to 15.977)'
     """
-    wide = (
-        f" (offers from {hourly_price_text(price.low)} to {hourly_price_text(price.high)})"
-        if price.low != price.high
-        else ""
-    )
-    return f"{hourly_price_text(price.value)} {price.currency} per GPU-hour{wide}"
+    value, low, high = (hourly_price_text(amount) for amount in (price.value, price.low, price.high))
+    offers = f" (offers from {low} to {high})" if low != high else ""
+    return f"{value} {price.currency} per GPU-hour{offers}"
 
 
 def hourly_price_text(rate: float) -> str:

@@ -17,7 +17,7 @@ import polars as pl
 
 from gpuplanner.core.errors import GeometryError, GpuPlannerError, ScenarioError
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.schema_checks import make_empty_table
+from gpuplanner.core.schema_checks import add_absent_columns, make_empty_table
 from gpuplanner.core.schemas import Costs
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
 from gpuplanner.core.stage_cache_and_data_folders import stage
@@ -214,9 +214,7 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     if scenario.ownership is not None:
         kind = ON_DEMAND_KIND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
         return labels.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
-    nodes = job_history.fleet.installed.inventory
-    absent = {name: kind for name, kind in _OPTIONAL_NODE_COLUMNS.items() if name not in nodes.columns}
-    hours = nodes.with_columns(pl.lit(None, kind).alias(name) for name, kind in absent.items()).select(
+    hours = add_absent_columns(job_history.fleet.installed.inventory, _OPTIONAL_NODE_COLUMNS).select(
         pl.col("gpu_model").cast(pl.String),
         pl.col("ownership").cast(pl.String).fill_null(NOT_STATED),
         hours=pl.col("gpus") * LedgerWindow(job_history.begin, job_history.end).overlap_h("installed", "retired"),
@@ -224,14 +222,10 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     parts = []
     for label in labels["gpu_model"]:
         label_hours = hours.filter(pl.col("gpu_model").str.to_lowercase() == label.lower()) if label else hours
-        label_hours = label_hours if label_hours["hours"].sum() > 0 else hours
-        label_hours = (
-            label_hours.group_by("ownership", maintain_order=True)
-            .agg(share=pl.col("hours").sum())
-            .filter(pl.col("share") > 0)
-        )
-        label_shares = label_hours.sort("ownership").select(pl.lit(label, pl.String).alias("gpu_model"), pl.all())
-        parts.append(label_shares.with_columns(pl.col("share") / pl.col("share").sum()))
+        label_hours = (label_hours if label_hours["hours"].sum() > 0 else hours).filter(pl.col("hours") > 0)
+        sums = label_hours.group_by("ownership", maintain_order=True).agg(share=pl.col("hours").sum()).sort("ownership")
+        share = pl.col("share") / pl.col("share").sum()
+        parts.append(sums.select(pl.lit(label, pl.String).alias("gpu_model"), "ownership", share))
     return pl.concat(parts)
 
 

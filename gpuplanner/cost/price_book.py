@@ -11,19 +11,20 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, ScenarioError, nearest_names
+from gpuplanner.core.errors import ScenarioError, suggest_name
 from gpuplanner.core.serialization import (
     make_file_error,
     read_choice,
+    read_day,
     read_day_range,
-    read_list,
     read_number,
+    read_rows,
     read_yaml,
     require_keys,
 )
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, percent_text
 from gpuplanner.cost.showback import Rate
-from gpuplanner.hardware.catalog import facts, resolve_gpu_model
+from gpuplanner.hardware.catalog import facts, read_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import HOURS_PER_YEAR, GpuHourPrice
 
 OWNED, ON_DEMAND, SPOT = "owned", "on_demand", "spot"
@@ -32,8 +33,6 @@ RENTED_KINDS = (ON_DEMAND, SPOT, "reserved", "reserved_1y", "reserved_3y", "bloc
 """Values of ``kind`` in section ``prices``: ownerships of GPUs that are rented or reserved."""
 PRICE_CONFIDENCES = ("contract", "quote", "list", "estimate")
 """Values of ``confidence`` of a price: where the price comes from."""
-PRICE_BOOK_SECTIONS = ("prices", "owned", "rates", "electricity")
-"""Sections of a price book file."""
 PRICE_ROW_KEYS = (
     "gpu_model", "kind", "price", "unit", "gpus", "from", "to", "source", "region", "instance_type", "billing_step_s",
     "minimum_term_h", "confidence",
@@ -365,13 +364,19 @@ def read_price_book(path: str | Path) -> PriceBook:
     0.2
     """
     name = Path(path).name
-    sections = require_keys(read_yaml(path), PRICE_BOOK_SECTIONS, f"{name}, the file", 1)
-    prices, owned, rates, electricity = (read_list(sections, key, name) for key in PRICE_BOOK_SECTIONS)
+    keys_by_section = {
+        "prices": (PRICE_ROW_KEYS, (*PRICE_ROW_KEYS[:4], "from", "source")),
+        "owned": (OWNED_LOT_KEYS, (*OWNED_LOT_KEYS[:6], "source")),
+        "rates": (EXCHANGE_RATE_KEYS, EXCHANGE_RATE_KEYS),
+        "electricity": (ELECTRICITY_KEYS, (*ELECTRICITY_KEYS[:3], "source")),
+    }
+    sections = require_keys(read_yaml(path), list(keys_by_section), f"{name}, the file", 1)
+    prices, owned, rates, electricity = read_rows(sections, keys_by_section, name)
     book = PriceBook(
-        tuple(_read_price_row(entry, name, line) for entry, line in prices),
-        tuple(_read_lot(entry, name, line) for entry, line in owned),
-        tuple(_read_exchange_rate(entry, name, line) for entry, line in rates),
-        tuple(_read_power_row(entry, name, line) for entry, line in electricity),
+        tuple(_read_price_row(values, name) for values, _ in prices),
+        tuple(_read_lot(values, name) for values, _ in owned),
+        tuple(_read_exchange_rate(values, name) for values, _ in rates),
+        tuple(_read_power_row(values, name) for values, _ in electricity),
     )
     rows_by_kind: dict[Any, list[Any]] = {}
     for row in book.prices:
@@ -385,19 +390,17 @@ def read_price_book(path: str | Path) -> PriceBook:
     return book
 
 
-def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN401 - of a file
+def _read_price_row(values: Any, file: str) -> PriceRow:  # noqa: ANN401 - of a file
     """Check an entry of ``prices`` and make a row of it."""
-    required_keys = (*PRICE_ROW_KEYS[:4], "from", "source")
-    values = require_keys(given, PRICE_ROW_KEYS, f"{file}, price", line, required_keys)
     currency, per = _read_unit(values, file, ("GPU h", "instance h"))
     gpus = 1.0
     if per == "instance h":
         if "gpus" not in values:
-            raise make_file_error(file, line, "gpus of an instance", "none")
+            raise make_file_error(file, values.lines["unit"], "gpus of an instance", "none")
         gpus = read_number(values, "gpus", file, 1, 1e4, whole=True)
     begin, end = read_day_range(values, file)
     return PriceRow(
-        gpu_model=_read_gpu_model(values, file), kind=read_choice(values, "kind", file, RENTED_KINDS),
+        gpu_model=read_gpu_model(values, file), kind=read_choice(values, "kind", file, RENTED_KINDS),
         currency=currency, per_gpu_hour=read_number(values, "price", file, 0, 1e6) / gpus, begin=begin, end=end,
         source=str(values["source"]), region=values.get("region"), instance_type=values.get("instance_type"),
         confidence=read_choice(values, "confidence", file, PRICE_CONFIDENCES) if "confidence" in values else "quote",
@@ -409,31 +412,27 @@ def _read_price_row(given: Any, file: str, line: int) -> PriceRow:  # noqa: ANN4
     )  # fmt: skip
 
 
-def _read_lot(given: Any, file: str, line: int) -> OwnedLot:  # noqa: ANN401 - of a file
+def _read_lot(values: Any, file: str) -> OwnedLot:  # noqa: ANN401 - of a file
     """Check an entry of ``owned`` and make an :class:`OwnedLot` of it."""
-    values = require_keys(given, OWNED_LOT_KEYS, f"{file}, owned", line, required_keys=(*OWNED_LOT_KEYS[:6], "source"))
     return OwnedLot(
-        gpu_model=_read_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
+        gpu_model=read_gpu_model(values, file), gpus=int(read_number(values, "gpus", file, 1, 1e6, whole=True)),
         capex=read_number(values, "capex", file, 0, 1e8), currency=_read_unit(values, file, ("GPU",))[0],
-        bought=_read_day(values, "bought", file), life_years=read_number(values, "life_years", file, 0.1, 30),
+        bought=str(read_day(values, "bought", file)), life_years=read_number(values, "life_years", file, 0.1, 30),
         residual=read_number(values, "residual", file, 0, 1) if "residual" in values else 0.0,
         source=str(values["source"]),
         **{name: read_number(values, name, file, 0, 1e7) if name in values else 0.0 for name in YEARLY_COST_KEYS},
     )  # fmt: skip
 
 
-def _read_exchange_rate(given: Any, file: str, line: int) -> ExchangeRate:  # noqa: ANN401 - of a file
+def _read_exchange_rate(values: Any, file: str) -> ExchangeRate:  # noqa: ANN401 - of a file
     """Check an entry of ``rates`` and make an exchange rate of it."""
-    values = require_keys(given, EXCHANGE_RATE_KEYS, f"{file}, rate", line, required_keys=EXCHANGE_RATE_KEYS)
     first, second = (_check_currency(str(values[key]), file, values.lines[key]) for key in ("from", "to"))
     rate = read_number(values, "rate", file, 1e-9, 1e9)
-    return ExchangeRate(first, second, rate, _read_day(values, "date", file), str(values["source"]))
+    return ExchangeRate(first, second, rate, str(read_day(values, "date", file)), str(values["source"]))
 
 
-def _read_power_row(given: Any, file: str, line: int) -> PowerRow:  # noqa: ANN401 - of a file
+def _read_power_row(values: Any, file: str) -> PowerRow:  # noqa: ANN401 - of a file
     """Check an entry of ``electricity`` and make a row of it."""
-    required_keys = (*ELECTRICITY_KEYS[:3], "source")
-    values = require_keys(given, ELECTRICITY_KEYS, f"{file}, electricity", line, required_keys)
     market = read_number(values, "market_g_per_kwh", file, 0, 5000) if "market_g_per_kwh" in values else None
     return PowerRow(
         read_number(values, "price", file, 0, 1e4), _read_unit(values, file, ("kWh",))[0],
@@ -454,25 +453,9 @@ def _check_currency(code: str, file: str, line: int) -> str:
     """Return a currency code, or raise an error of the file if it is not in ISO 4217."""
     codes = facts("currencies")["code"].to_list()
     if code not in codes:
-        got = f"{code!r} (did you mean {nearest_names(code, codes)[0]!r}?)"
+        got = f"{code!r}{suggest_name(code, codes)}"
         raise make_file_error(file, line, "a currency of ISO 4217", got)
     return code
-
-
-def _read_gpu_model(values: Any, file: str) -> str:  # noqa: ANN401
-    """Name in the catalogue of the GPU model that an entry states; raise if there is none."""
-    try:
-        return resolve_gpu_model(str(values["gpu_model"]))
-    except GpuPlannerError as error:
-        raise make_file_error(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
-
-
-def _read_day(values: Any, key: str, file: str) -> str:  # noqa: ANN401
-    """Day under a key of an entry, ISO 8601; raise if it is none."""
-    try:
-        return date.fromisoformat(str(values[key])[:10]).isoformat()
-    except ValueError:
-        raise make_file_error(file, values.lines[key], f"{key} as YYYY-MM-DD", repr(values[key])) from None
 
 
 def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401
@@ -495,7 +478,7 @@ def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> lis
         If the rows do not cover the period.
     """
     ordered = sorted(rows, key=lambda row: row.begin)
-    row_shares, covered = [], 0.0
+    row_shares = []
     period_s = max((end - begin).total_seconds(), 1.0)
     for index, row in enumerate(ordered):
         row_end = None if row.end is None else _day_start(row.end) + timedelta(days=1)
@@ -504,7 +487,7 @@ def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> lis
         share = (end_of_row - max(_day_start(row.begin), begin)).total_seconds() / period_s
         if share > 0:
             row_shares.append((row, share))
-            covered += share
+    covered = sum(share for _, share in row_shares)
     if covered < 1 - 1e-9:
         got = f"rows for {percent_text(covered)} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
         raise ScenarioError(f"price book, {subject}", "a price for the whole period", got, "Add the others.")

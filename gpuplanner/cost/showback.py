@@ -11,7 +11,7 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner.core.output_column_headings import replace_codes_by_text
-from gpuplanner.core.schema_checks import check_table
+from gpuplanner.core.schema_checks import add_absent_columns, check_table
 from gpuplanner.core.schemas import MONEY_DTYPE, Costs
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount, split_table
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
@@ -90,8 +90,7 @@ def showback(
     >>> lines.select("SubAccountName", pl.col("EffectiveCost").cast(pl.String)).rows()
     [('a', '2.00'), ('__unallocated__', '1.00')]
     """
-    absent = (name for name in FOOTPRINT_COLUMNS if name not in hours.columns)
-    hours = hours.with_columns(pl.lit(None, pl.Float64).alias(name) for name in absent)
+    hours = add_absent_columns(hours, dict.fromkeys(FOOTPRINT_COLUMNS, pl.Float64()))
     has_rate = [key in rates for key in hours.select("gpu_model", "ownership").iter_rows()]
     lines = _order_lines(hours.filter(pl.Series(has_rate, dtype=pl.Boolean)))
     line_rates = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]

@@ -13,14 +13,13 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import (
     make_file_error,
     read_choice,
     read_day_range,
-    read_list,
     read_number,
+    read_rows,
     read_yaml,
     require_keys,
 )
@@ -41,7 +40,7 @@ from gpuplanner.decision.recommendation import build_wait_model, fit_submitted_g
 from gpuplanner.decision.requested_jobs import AS_TODAY
 from gpuplanner.decision.sharing_rules import refuse_duplicates
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, join_pools, split_by_profiles, wait_limits, wait_p95
-from gpuplanner.hardware.catalog import resolve_gpu_model
+from gpuplanner.hardware.catalog import read_gpu_model
 from gpuplanner.simulator.simulation_inputs import NodeRequests
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -157,10 +156,14 @@ def read_projects(path: str | Path) -> AnnouncedDemand:
     """
     file = Path(path).name
     document = require_keys(read_yaml(path), ("projects", "calendar"), f"{file}, the file", 1)
-    entries, days = (read_list(document, key, file) for key in ("projects", "calendar"))
-    projects = tuple(_read_project(entry, file, line) for entry, line in entries)
+    keys_by_section = {
+        "projects": (PROJECT_KEYS, ("name", "team", "from")),
+        "calendar": (CALENDAR_KEYS, ("kind", "from", "to", "factor")),
+    }
+    entries, days = read_rows(document, keys_by_section, file)
+    projects = tuple(_read_project(values, file, line) for values, line in entries)
     refuse_duplicates([project.name for project in projects], file, "projects")
-    return AnnouncedDemand(projects, tuple(_read_calendar_entry(entry, file, line) for entry, line in days))
+    return AnnouncedDemand(projects, tuple(_read_calendar_entry(values, file) for values, _ in days))
 
 
 def tabulate_project_jobs(projects: Sequence[Project], tz: str) -> pl.DataFrame:
@@ -204,25 +207,18 @@ def project_span(project: Project, tz: str) -> tuple[datetime, datetime]:
     return begin.astimezone(UTC), last.astimezone(UTC)
 
 
-def _read_project(raw_project: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of a file
-    """Read one project of the file; a wrong key or value is a ``ScenarioError`` with the line."""
-    values = require_keys(raw_project, PROJECT_KEYS, f"{file}, project", line, required_keys=("name", "team", "from"))
-    lines = values.lines
+def _read_project(values: Any, file: str, line: int) -> Project:  # noqa: ANN401 - of a file
+    """Read one project of the file; a wrong value is a ``ScenarioError`` with the line."""
     if ("gpus" in values) == ("jobs" in values):
         got = f"{values['name']!r} with {'both' if 'gpus' in values else 'none'}"
         raise make_file_error(file, line, "either gpus or jobs", got)
     jobs = None
     if "jobs" in values:
         keys = PROJECT_JOBS_KEYS
-        job_values = require_keys(values["jobs"], keys, f"{file}, jobs", lines["jobs"], required_keys=keys)
+        job_values = require_keys(values["jobs"], keys, f"{file}, jobs", values.lines["jobs"], required_keys=keys)
         count, gpus, hours = (read_number(job_values, key, file, 1e-9, 1e6, whole=key == "gpus") for key in keys)
         jobs = DailyJobs(count, int(gpus), hours)
-    if (gpu_model := values.get("gpu_model")) is not None:
-        try:
-            gpu_model = resolve_gpu_model(str(gpu_model))
-        except GpuPlannerError as error:
-            got = f"{gpu_model!r}: {error}"
-            raise make_file_error(file, lines["gpu_model"], "a GPU model of the catalog", got) from None
+    gpu_model = None if values.get("gpu_model") is None else read_gpu_model(values, file)
     begin, end = read_day_range(values, file)
     return Project(
         name=str(values["name"]), team=str(values["team"]), jobs=jobs, gpu_model=gpu_model, begin=begin, end=end,
@@ -231,14 +227,12 @@ def _read_project(raw_project: Any, file: str, line: int) -> Project:  # noqa: A
     )  # fmt: skip
 
 
-def _read_calendar_entry(raw_entry: Any, file: str, line: int) -> CalendarEntry:  # noqa: ANN401 - of a file
-    """Read one entry of the calendar; a wrong key or value is a ``ScenarioError`` with the line."""
-    required = ("kind", "from", "to", "factor")
-    values = require_keys(raw_entry, CALENDAR_KEYS, f"{file}, calendar", line, required_keys=required)
+def _read_calendar_entry(values: Any, file: str) -> CalendarEntry:  # noqa: ANN401 - of a file
+    """Read one entry of the calendar; a wrong value is a ``ScenarioError`` with the line."""
     kind = read_choice(values, "kind", file, ("release", "freeze"))
     begin, end = read_day_range(values, file)
-    assert end is not None
-    return CalendarEntry(kind, str(values.get("name", kind)), begin, end, read_number(values, "factor", file, 0, 100))
+    factor = read_number(values, "factor", file, 0, 100)
+    return CalendarEntry(kind, str(values.get("name", kind)), begin, end or date.max.isoformat(), factor)
 
 
 ALL_PROJECTS_TITLE = "all projects"

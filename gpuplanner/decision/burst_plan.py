@@ -11,9 +11,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.errors import ScenarioError, examples, suggest_name
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
+from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_rows, read_yaml, require_keys
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, money_text, percent_text, split_amount
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
@@ -95,8 +95,7 @@ def read_burst_rules(path: str | Path) -> BurstRules:
     """Read burst rules: lists ``stay``, ``spot`` and ``data``, and ``move``; see :class:`BurstRules`."""
     name = Path(path).name
     document = require_keys(read_yaml(path), BURST_FILE_KEYS, f"{name}, the file", 1, required_keys=("move",))
-    keys, entries = BURST_DATA_KEYS, read_list(document, "data", name)
-    rows = [require_keys(entry, keys, f"{name}, data", line, required_keys=keys) for entry, line in entries]
+    [rows] = read_rows(document, {"data": (BURST_DATA_KEYS, BURST_DATA_KEYS)}, name)
     move = require_keys(document["move"], BURST_MOVE_KEYS, f"{name}, move", 1, required_keys=BURST_MOVE_KEYS)
     currency, _, quantity = str(move["unit"]).partition(" per ")
     if quantity != "GiB":
@@ -104,13 +103,27 @@ def read_burst_rules(path: str | Path) -> BurstRules:
     return BurstRules(
         pinned_tenants=tuple(str(entry) for entry, _ in read_list(document, "stay", name)),
         spot_tenants=tuple(str(entry) for entry, _ in read_list(document, "spot", name)),
-        gib_per_job={str(row["tenant"]): read_number(row, "gib", name, 0, 1e9) for row in rows},
+        gib_per_job={str(row["tenant"]): read_number(row, "gib", name, 0, 1e9) for row, _ in rows},
         price_per_gib=read_number(move, "price", name, 0, 1e4),
         currency=currency,
         gbit_per_s=read_number(move, "gbit_per_s", name, 1e-6, 1e6),
         start_minutes=read_number(move, "start_minutes", name, 0, 1e5),
         source=str(move["source"]),
     )
+
+
+def _require_known_teams(rules: BurstRules, teams: pl.Series) -> None:
+    """Raise an error for the teams of burst rules that no job has: a misspelled team would be free to leave."""
+    named = {"stay": rules.pinned_tenants, "spot": rules.spot_tenants, "data": rules.gib_per_job}
+    unknown = [
+        f"{key} {name!r}{suggest_name(name, teams)}"
+        for key, names in named.items()
+        for name in names
+        if name not in teams
+    ]
+    if unknown:
+        todo = "Correct the teams in the file, or remove those without jobs."
+        raise ScenarioError("burst rules", f"teams with jobs, {examples(teams.to_list())}", "; ".join(unknown), todo)
 
 
 def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
@@ -128,8 +141,14 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     Returns
     -------
     BurstPlan
+
+    Raises
+    ------
+    ScenarioError
+        If a team of the rules has no job in the data.
     """
     job_history = history(scenario)
+    _require_known_teams(rules, job_history.trace.jobs["tenant"].cast(pl.String).unique().drop_nulls().sort())
     price = require_on_demand_price(scenario, job_history.fleet, "burst")
     rent_terms = price_rented_gpus(scenario, job_history, price.value, 1.0 if rules.spot_tenants else 0.0)
     per_gib = load_price_book(scenario).convert(rules.price_per_gib, rules.currency, scenario.currency, job_history.end)

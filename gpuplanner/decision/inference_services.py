@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, InfeasiblePlanError, ScenarioError, examples
+from gpuplanner.core.errors import InfeasiblePlanError, ScenarioError, examples
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS, Jobs
-from gpuplanner.core.serialization import make_file_error, read_list, read_number, read_yaml, require_keys
+from gpuplanner.core.serialization import read_number, read_rows, read_yaml, require_keys
 from gpuplanner.core.stage_cache_and_data_folders import data_folder, stage
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, percent_text
 from gpuplanner.decision.explained_waits import ExplainedWaits, append_requests
@@ -33,7 +33,7 @@ from gpuplanner.decision.service_requests import (
 )
 from gpuplanner.decision.sharing_rules import refuse_duplicates
 from gpuplanner.decision.wait_curve import simulate_waits
-from gpuplanner.hardware.catalog import resolve_gpu_model
+from gpuplanner.hardware.catalog import read_gpu_model
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.replica_schedule import (
     HOURS_OF_DAY,
@@ -135,14 +135,14 @@ def read_services(path: str | Path) -> tuple[InferenceService, ...]:
     """
     file = Path(path).name
     document = require_keys(read_yaml(path), ("services",), f"{file}, the file", 1, required_keys=("services",))
-    services = tuple(_read_service(entry, file, line) for entry, line in read_list(document, "services", file))
+    [entries] = read_rows(document, {"services": (SERVICE_KEYS, ("name", "model"))}, file)
+    services = tuple(_read_service(values, file, line) for values, line in entries)
     refuse_duplicates([service.name for service in services], file, "services")
     return services
 
 
-def _read_service(raw_service: Any, file: str, line: int) -> InferenceService:  # noqa: ANN401 - of a file
-    """Read one service of the file; a wrong key or value is a ``ScenarioError`` with the line."""
-    values = require_keys(raw_service, SERVICE_KEYS, f"{file}, service", line, required_keys=("name", "model"))
+def _read_service(values: Any, file: str, line: int) -> InferenceService:  # noqa: ANN401 - of a file
+    """Read one service of the file; a wrong value is a ``ScenarioError`` with the line."""
     name = str(values["name"])
     numbers = {
         "ttft_s": ("ttft_ms", 1.0, 1e6, 1e-3), "itl_s": ("itl_ms", 0.1, 1e5, 1e-3),
@@ -157,11 +157,7 @@ def _read_service(raw_service: Any, file: str, line: int) -> InferenceService:  
         if key in values:
             stated[key] = int(read_number(values, key, file, low, 10_000, whole=True))
     if "gpu_model" in values:
-        try:
-            stated["gpu_model"] = resolve_gpu_model(str(values["gpu_model"]))
-        except GpuPlannerError as error:
-            got = f"{values['gpu_model']!r}: {error}"
-            raise make_file_error(file, values.lines["gpu_model"], "a GPU model of the catalog", got) from None
+        stated["gpu_model"] = read_gpu_model(values, file)
     stated |= {key: str(values[key]) for key in ("profile", "precision") if key in values}
     team, requests = (str(values.get(key, name)) for key in ("team", "requests"))
     return InferenceService(name, str(values["model"]), team, requests, line=line, **stated)

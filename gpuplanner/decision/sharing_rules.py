@@ -12,9 +12,9 @@ from zoneinfo import ZoneInfo
 
 import polars as pl
 
-from gpuplanner.core.errors import ScenarioError, examples, nearest_names
+from gpuplanner.core.errors import ScenarioError, examples, suggest_name
 from gpuplanner.core.scenario import Scenario, parse_change_windows
-from gpuplanner.core.serialization import make_file_error, read_choice, read_list, read_number, read_yaml, require_keys
+from gpuplanner.core.serialization import make_file_error, read_choice, read_number, read_rows, read_yaml, require_keys
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.fleet_limits_and_prices import Quota
@@ -291,10 +291,14 @@ def read_quotas(path: str | Path) -> SharingRules:
     file = Path(path).name
     document = require_keys(read_yaml(path), QUOTA_FILE_KEYS, f"{file}, the file", 1)
     tiers = tuple(str(tier) for tier in document.get("tiers") or ())
-    entries = read_list(document, "teams", file)
-    teams = tuple(_read_quota(entry, TEAM_KEYS, file, line, tiers) for entry, line in entries)
-    entries = read_list(document, "cohorts", file)
-    cohorts = tuple(_read_quota(entry, COHORT_KEYS, file, line, tiers) for entry, line in entries)
+    keys_by_section = {
+        "teams": (TEAM_KEYS, ("name",)),
+        "cohorts": (COHORT_KEYS, ("name",)),
+        "start_hours": (START_HOURS_KEYS, ("hours",)),
+    }
+    team_rows, cohort_rows, hour_rows = read_rows(document, keys_by_section, file)
+    teams = tuple(_read_quota(values, "cohort", file, tiers) for values, _ in team_rows)
+    cohorts = tuple(_read_quota(values, "parent", file, tiers) for values, _ in cohort_rows)
     for kind, rows in (("teams", teams), ("cohorts", cohorts)):
         names = [f"{quota.name} on {quota.gpu_model}" if quota.gpu_model else quota.name for quota in rows]
         refuse_duplicates(names, file, kind)
@@ -303,14 +307,12 @@ def read_quotas(path: str | Path) -> SharingRules:
     parent_of = {cohort.name: cohort.cohort for cohort in cohorts}
     for name, parent in parent_of.items():
         if parent is not None and parent not in cohort_names:
-            near = nearest_names(parent, sorted(cohort_names))[:1]
-            hint = f" (did you mean {near[0]!r}?)" if near else ""
-            raise make_file_error(file, 1, f"a cohort that is named as parent of {name!r}", f"{parent!r}{hint}")
+            got = f"{parent!r}{suggest_name(parent, sorted(cohort_names))}"
+            raise make_file_error(file, 1, f"a cohort that is named as parent of {name!r}", got)
         _refuse_cycle(name, parent_of, file)
     half_life = read_number(document, "half_life_days", file, 1e-3, 1e5) if "half_life_days" in document else 7.0
     order = read_choice(document, "order", file, ("fifo", "fair")) if "order" in document else "fifo"
-    entries = read_list(document, "start_hours", file)
-    hours = tuple(_read_start_hours(entry, file, line, tiers) for entry, line in entries)
+    hours = tuple(_read_start_hours(values, file, tiers) for values, _ in hour_rows)
     refuse_duplicates([window.team or f"tier {window.tier}" for window in hours], file, "start_hours")
     limit_h = read_number(document, "max_run_hours", file, 0.01, 1e5) if "max_run_hours" in document else None
     preemption = _read_preemption(document, file, tiers)
@@ -360,31 +362,27 @@ def planned_quotas(rules: SharingRules, teams: Iterable[str]) -> dict[str, Quota
     return quotas
 
 
-def _read_quota(raw_quota: Any, keys: tuple[str, ...], file: str, line: int, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401
+def _read_quota(values: Any, cohort_key: str, file: str, tiers: tuple[str, ...]) -> TeamQuota:  # noqa: ANN401
     """Read a row of ``teams`` or ``cohorts``.
 
     Parameters
     ----------
-    raw_quota : Any
+    values : LinedMapping
         The row.
-    keys : tuple of str
-        Keys that it may have.
+    cohort_key : str
+        Key of its cohort.
     file : str
         Name of the file, for errors.
-    line : int
-        Line of the row.
     tiers : tuple of str
         Names of the tiers.
     """
-    kind = "team" if keys == TEAM_KEYS else "cohort"
-    values = require_keys(raw_quota, keys, f"{file}, {kind}", line, required_keys=("name",))
     quota_fields: dict[str, Any] = {"name": str(values["name"])}
     limits = {"gpus": (0.0, MAX_QUOTA_GPUS), "borrow": (0.0, MAX_QUOTA_GPUS), "lend": (0.0, MAX_QUOTA_GPUS)}
     limits |= {"weight": (1e-6, 1e6), "gpu_hours_per_month": (0.0, 1e10), "risk": (1e-4, 0.5)}
     for key, (low, high) in limits.items():
         if values.get(key) is not None:
             quota_fields[key] = read_number(values, key, file, low, high)
-    for key, key_in_file in (("cohort", "cohort" if kind == "team" else "parent"), ("gpu_model", "gpu_model")):
+    for key, key_in_file in (("cohort", cohort_key), ("gpu_model", "gpu_model")):
         quota_fields[key] = None if values.get(key_in_file) is None else str(values[key_in_file])
     if values.get("tier") is not None:
         quota_fields["tier"] = _read_tier(values, file, tiers)
@@ -399,21 +397,18 @@ def _read_tier(values: Any, file: str, tiers: tuple[str, ...]) -> str:  # noqa: 
     return read_choice(values, "tier", file, tiers)
 
 
-def _read_start_hours(raw_hours: Any, file: str, line: int, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
+def _read_start_hours(values: Any, file: str, tiers: tuple[str, ...]) -> StartHours:  # noqa: ANN401
     """Read a row of ``start_hours``.
 
     Parameters
     ----------
-    raw_hours : Any
+    values : LinedMapping
         The row.
     file : str
         Name of the file, for errors.
-    line : int
-        Line of the row.
     tiers : tuple of str
         Names of the tiers.
     """
-    values = require_keys(raw_hours, START_HOURS_KEYS, f"{file}, start_hours", line, required_keys=("hours",))
     if (values.get("team") is None) == (values.get("tier") is None):
         got = "neither" if values.get("team") is None else "both"
         raise make_file_error(file, values.lines["hours"], "a team or a tier", got)
@@ -585,7 +580,6 @@ def describe_unmatched_teams(rules: SharingRules, team_names: Sequence[str]) -> 
     if without_quota := [name for name in team_names if name not in quota_teams]:
         notes.append(f"No quota is stated for {examples(without_quota)}: due nothing, they run on what is free.")
     if absent := [name for name in quota_teams if name not in team_names]:
-        near = {name: nearest_names(name, team_names)[:1] for name in absent}
-        hints = [f"{name!r} (like {matches[0]!r})" if matches else repr(name) for name, matches in near.items()]
+        hints = [f"{name!r}{suggest_name(name, team_names)}" for name in absent]
         notes.append(f"No job is of {', '.join(hints[:5])}: their quota stands unused.")
     return notes

@@ -8,11 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import resources
 from types import MappingProxyType
+from typing import Any
 
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
-from gpuplanner.core.serialization import read_packaged_rows
+from gpuplanner.core.serialization import make_file_error, read_packaged_rows
 
 _FACTS_FOLDER = resources.files("gpuplanner.hardware") / "facts"
 """Folder of the CSV tables of facts that are shipped with the package."""
@@ -203,6 +204,27 @@ def resolve_gpu_model(text: str) -> str:
     ('H200-141GB', 'T4')
     """
     return _resolve_model_name(text, [*mig_model_names(), *non_mig_model_names()])
+
+
+def read_gpu_model(values: Any, file: str) -> str:  # noqa: ANN401 - of a file
+    """Read the GPU model of a row of a configuration file: its name in the catalog.
+
+    Parameters
+    ----------
+    values : LinedMapping
+        Row with the key ``gpu_model``.
+    file : str
+        File name, for the message.
+
+    Raises
+    ------
+    ScenarioError
+        If no model or several match, with the line.
+    """
+    try:
+        return resolve_gpu_model(str(values["gpu_model"]))
+    except GeometryError as error:
+        raise make_file_error(file, values.lines["gpu_model"], "a GPU model of the catalog", str(error)) from None
 
 
 @dataclass(frozen=True)

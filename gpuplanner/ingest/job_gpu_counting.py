@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, examples
+from gpuplanner.core.schema_checks import add_absent_columns
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR
 from gpuplanner.hardware.catalog import MAX_CATALOG_GPUS_PER_NODE, infer_partitions
@@ -205,10 +206,8 @@ def _unused_mapping_findings(resolver: DeviceResolver, words: Sequence[str]) -> 
 def _add_device_text(jobs: pl.DataFrame) -> pl.DataFrame:
     """Add the column ``devices`` to jobs where devices must be resolved, and null columns for absent ones."""
     text_columns = (DEVICES_COLUMN, "gpu_model", "profile_requested", "node_list")
-    rows = jobs.with_columns(
-        *(pl.lit(None, pl.String).alias(name) for name in text_columns if name not in jobs.columns),
-        *([] if "instances" in jobs.columns else [pl.lit(None, pl.Int32).alias("instances")]),
-        *([] if "gpus_by_memory" in jobs.columns else [pl.col("gpus").alias("gpus_by_memory")]),
+    rows = add_absent_columns(jobs, dict.fromkeys(text_columns, pl.String()) | {"instances": pl.Int32()}).with_columns(
+        [] if "gpus_by_memory" in jobs.columns else [pl.col("gpus").alias("gpus_by_memory")]
     )
     one_board = ~pl.col("gpu_model").str.contains("|", literal=True).fill_null(value=False)
     model_word = pl.concat_str(
@@ -371,8 +370,7 @@ def _describe_node_lists(jobs: pl.DataFrame, nodes: pl.DataFrame | None) -> pl.D
     descriptions = []
     if nodes is not None:
         columns = ("node", "gpu_model", "layouts", "shares")
-        absent = [name for name in columns if name not in nodes.columns]
-        complete_nodes = nodes.with_columns(pl.lit(None, pl.String).alias(name) for name in absent)
+        complete_nodes = add_absent_columns(nodes, dict.fromkeys(columns, pl.String()))
         facts = {row[0]: row[1:] for row in complete_nodes.select(columns).iter_rows()}
         descriptions = [(text, *_describe_node_list(text, facts)) for text in jobs["node_list"].drop_nulls().unique()]
     names = ("node_list", "device_near", "device_only", "device_parts")

@@ -68,12 +68,12 @@ MIG_FIX = 'gp.layouts(data, gpu_model="A100-80GB")  # a GPU model with MIG'
 """Python code that leads to an answer about layouts."""
 LAYOUT_DEMAND_VIEW = "rightsized"
 """Demand that layouts are planned for: rightsized requests."""
-GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", "together", "slow_at_most", "why", "with_whom")
-"""Columns that the table of GPU sharing by job class shows."""
 _GPU_SHARING_HEADINGS = {
-    "together": "jobs per GPU", "slow_at_most": "slowdown at most", "why": "reason", "with_whom": "may share with",
+    "jobs_per_gpu": "jobs per GPU", "slow_at_most": "slowdown at most", "why": "reason", "with_whom": "may share with",
 }  # fmt: skip
 """Headings of the table of GPU sharing that differ from the column names."""
+GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", *_GPU_SHARING_HEADINGS)
+"""Columns that the table of GPU sharing by job class shows."""
 _PLAN_HEADINGS = {
     "objective": "cost [GPU h]", "bound": "lower bound [GPU h]", "distinct": "layout mixes in use",
     "changes": "layout changes", "gpu_hours_on": "powered on [GPU h]", "unmet_gpu_hours": "unserved [GPU h]",

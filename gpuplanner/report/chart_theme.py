@@ -16,7 +16,8 @@ import polars as pl
 from altair.typing import ChartType
 from altair.utils.schemapi import debug_mode
 
-from gpuplanner.core.errors import SchemaError, examples
+from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schema_checks import require_columns
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_LABEL
 from gpuplanner.report.chart_rendering import INK as INK
@@ -76,7 +77,7 @@ def frame_chart(
         @functools.wraps(draw)
         def checked_draw(*args: ChartArguments.args, **kwargs: ChartArguments.kwargs) -> ChartType:
             frame = cast("pl.DataFrame", args[0] if args else next(iter(kwargs.values())))
-            require_columns(frame, columns, source=draw.__name__)
+            require_columns(frame.schema, columns, source=draw.__name__)
             with debug_mode(False):  # the tests validate every chart; here it would take most of the time
                 chart = make_empty_chart(empty) if frame.is_empty() else draw(*args, **kwargs)
             if chart.title is alt.Undefined:
@@ -86,15 +87,6 @@ def frame_chart(
         return checked_draw
 
     return decorate
-
-
-def require_columns(frame: pl.DataFrame, columns: Sequence[str], *, source: str) -> None:
-    """Raise ``SchemaError`` if a frame lacks columns."""
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        expected = f"columns {', '.join(map(repr, missing))}"
-        todo = "Add the columns."
-        raise SchemaError(source, expected, f"columns {examples(frame.columns)}", todo)
 
 
 def make_chart(frame: pl.DataFrame, **properties: Any) -> alt.Chart:  # noqa: ANN401 - as Altair takes them

@@ -8,6 +8,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
+from gpuplanner.core.schema_checks import require_columns
 from gpuplanner.core.units_and_number_formats import count_text, percent_text
 from gpuplanner.ingest.telemetry.telemetry_quality import MIN_DAY_COVERAGE
 from gpuplanner.report import chart_theme as theme
@@ -19,7 +20,6 @@ from gpuplanner.report.chart_theme import (
     make_chart,
     make_tooltips,
     names_in_order,
-    require_columns,
     utc_axis,
     wrap_labels,
 )
@@ -146,7 +146,7 @@ def plot_coverage(coverage: pl.DataFrame, *, top: int = MAX_NAMED_ROWS) -> Chart
     >>> plot_coverage(pl.DataFrame(rows)).to_dict()["title"]
     'Observed share of the GPU-time, by node and day'
     """
-    require_columns(coverage, ["node", "day", "observed_gpu_h", "expected_gpu_h"], source="plot_coverage")
+    require_columns(coverage.schema, ["node", "day", "observed_gpu_h", "expected_gpu_h"], source="plot_coverage")
     title = "Observed share of the GPU-time, by node and {}"
     expected = coverage.filter(pl.col("expected_gpu_h") > 0)
     if expected.is_empty():

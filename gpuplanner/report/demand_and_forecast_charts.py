@@ -9,6 +9,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.core.errors import SchemaError, examples
+from gpuplanner.core.schema_checks import require_columns
 from gpuplanner.forecast.growth_and_announced_demand import change_points, find_anomalies
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
@@ -17,7 +18,6 @@ from gpuplanner.report.chart_theme import (
     make_tooltips,
     prepare_chart_rows,
     rank_names,
-    require_columns,
     utc_axis,
     utc_calculations,
 )
@@ -87,7 +87,7 @@ def plot_demand(
     >>> plot_demand(rows).to_dict()["title"]
     'Demand by profile'
     """
-    require_columns(demand, ["unique_id", "ds", "y", by], source="plot_demand")
+    require_columns(demand.schema, ["unique_id", "ds", "y", by], source="plot_demand")
     title = f"Demand by {_PANEL_COLUMN_LABELS.get(by, by)}"
     if demand.is_empty():
         return theme.make_empty_chart("There is no demand.", title=title)
@@ -320,7 +320,7 @@ def _forecast_rows(demand: pl.DataFrame, forecast: pl.DataFrame | None, by: str,
     """
     if forecast is None or forecast.is_empty():
         return pl.DataFrame()
-    require_columns(forecast, ["unique_id", "ds", "mean", "q05", "q95"], source="plot_demand: forecast")
+    require_columns(forecast.schema, ["unique_id", "ds", "mean", "q05", "q95"], source="plot_demand: forecast")
     repeated = forecast.filter(forecast.select("unique_id", "ds").is_duplicated())
     if repeated.height:
         raise SchemaError(

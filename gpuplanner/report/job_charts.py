@@ -6,6 +6,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
+from gpuplanner.core.schema_checks import require_columns
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     frame_chart,
@@ -13,7 +14,6 @@ from gpuplanner.report.chart_theme import (
     make_tooltips,
     names_in_order,
     rank_names,
-    require_columns,
     stack_bars,
     utc_axis,
     utc_calculations,
@@ -142,7 +142,7 @@ def _draw_phase_bands(phases: pl.DataFrame | None) -> tuple[list[alt.Chart], lis
     """Draw the phases of a job as coloured bands: two lists of layers, the bands and the names of the wide ones."""
     if phases is None or phases.is_empty():
         return [], []
-    require_columns(phases, ["start", "end", "label"], source="plot_phases: phases")
+    require_columns(phases.schema, ["start", "end", "label"], source="plot_phases: phases")
     labels = names_in_order(phases.sort("start"), "label")
     colours = dict(zip(labels, theme.PALETTE[1:], strict=False))
     band = (
@@ -173,7 +173,7 @@ def _draw_spikes(spikes: pl.DataFrame | None) -> list[alt.Chart]:
     """Draw short dips or spikes of activity as triangles above the first panel; no layer without any."""
     if spikes is None or spikes.is_empty():
         return []
-    require_columns(spikes, ["time"], source="plot_phases: spikes")
+    require_columns(spikes.schema, ["time"], source="plot_phases: spikes")
     tooltip_headings = {"label": "looks like", "evidence": "evidence"}
     present_headings = {name: word for name, word in tooltip_headings.items() if name in spikes.columns}
     marked = spikes.select("time", *present_headings)

@@ -9,6 +9,7 @@ import polars as pl
 from altair.typing import ChartType
 
 from gpuplanner.core.output_column_headings import TEXT_BY_CODE
+from gpuplanner.core.schema_checks import require_columns
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units_and_number_formats import MIN_MINUTES_SHOWN_AS_HOURS, figure_text, wait_text
 from gpuplanner.report import chart_theme as theme
@@ -20,7 +21,6 @@ from gpuplanner.report.chart_theme import (
     make_tooltips,
     names_in_order,
     rank_names,
-    require_columns,
     stack_bars,
     utc_axis,
     utc_calculations,
@@ -144,7 +144,7 @@ def plot_allocated_activity(allocated: pl.DataFrame, *, top: int = 12) -> ChartT
     ----------
     allocated : polars.DataFrame
         ``tenant`` and the GPU-hours ``used, idle_with_process, idle_without_process, idle_unclear, no_telemetry``, from
-        :func:`gpuplanner.usage.allocated_hours.allocated_by_activity`.
+        :func:`gpuplanner.usage.allocated_hours.allocated_and_active`.
     top : int
         Teams with a bar of their own.
 
@@ -365,7 +365,7 @@ def plot_groups(table: pl.DataFrame, groups: Sequence[str], value: str, *, label
     >>> plot_groups(table, ["team", "week"], "gpu_hours", label="GPU-hours").to_dict()["mark"]["type"]
     'line'
     """
-    require_columns(table, [*groups, value], source="plot_groups")
+    require_columns(table.schema, [*groups, value], source="plot_groups")
     time = next((group for group in groups if group in TIME_GROUPS), None)
     table = table if time is None else table.sort(time, maintain_order=True)
     if time == "month":

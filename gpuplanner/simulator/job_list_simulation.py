@@ -9,6 +9,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, examples, first_error_line, resolve_name
+from gpuplanner.core.schema_checks import add_absent_columns
 from gpuplanner.simulator.scheduling_rules import QuotaGroup, Sharing
 from gpuplanner.simulator.simulation_inputs import NodeFleet, NodeRequests
 from gpuplanner.simulator.simulation_run import simulate_shared_requests, simulate_starts
@@ -75,8 +76,7 @@ def read_job_list(path: str | Path) -> tuple[pl.DataFrame, list[str]]:
     ['rows out of order of submission: 1; sorted', "durations of zero: 1: 'a'"]
     """
     cells = _read_cells(path)
-    optional = [name for name in OPTIONAL_JOB_COLUMNS if name not in cells.columns]
-    rows = cells.with_columns(pl.lit(None, pl.String).alias(name) for name in optional).with_columns(
+    rows = add_absent_columns(cells, dict.fromkeys(OPTIONAL_JOB_COLUMNS, pl.String())).with_columns(
         pl.col(name).str.strip_chars().cast(pl.Float64, strict=False) for name in VALID_VALUES_BY_JOB_LIST_COLUMN
     )
     _check_rows(rows, cells, path)

@@ -281,8 +281,9 @@ def recommend_sharing(history: pl.DataFrame) -> pl.DataFrame:
     -------
     polars.DataFrame
         A row per ``job_class``, ``board`` and ``gpus`` (one or several), most GPU-hours first: ``jobs``, ``measured``,
-        ``users``, ``gpu_hours``; ``memory_peak_gib``, ``sm_activity`` (95 % of the measured jobs need no more);
-        ``mode`` (``whole``, ``mig``, ``mps``, ``time-slicing``), ``profile`` (of MIG), ``together`` (jobs on one GPU),
+        ``users``, ``requested_gpu_hours`` (the requested part of GPUs over the run time of jobs that ended, whatever
+        was allocated [GPU h]); ``memory_peak_gib``, ``sm_activity`` (95 % of the measured jobs need no more);
+        ``mode`` (``whole``, ``mig``, ``mps``, ``time-slicing``), ``profile`` (of MIG), ``jobs_per_gpu``,
         ``slow_at_most`` (how many times as long a job takes if all are as busy as that; null for slices, whose speed is
         measured elsewhere),
         ``why``; and in words, as the catalogue has them: ``isolation``, ``memory_guard``, ``with_whom``, ``slow``,
@@ -298,7 +299,7 @@ def recommend_sharing(history: pl.DataFrame) -> pl.DataFrame:
     ...     "submit_time": nine, "start_time": nine, "end_time": nine + timedelta(hours=1), "sm_activity": 0.2,
     ...     "memory_peak_gib": 3.0})
     >>> twice = pl.concat([jobs, jobs.with_columns(attempt=pl.lit(2))])
-    >>> recommend_sharing(requested_and_used(twice)).select("board", "mode", "profile", "together").rows()
+    >>> recommend_sharing(requested_and_used(twice)).select("board", "mode", "profile", "jobs_per_gpu").rows()
     [('H100-80GB-SXM5', 'mig', '2g.20gb', 3), ('T4', 'mps', None, 5)]
     """
     models = {word: _load_gpu_model(word) for word in history["gpu_model"].cast(pl.String).unique().to_list()}
@@ -315,14 +316,14 @@ def recommend_sharing(history: pl.DataFrame) -> pl.DataFrame:
     table = pl.DataFrame(rows, schema=_DTYPE_BY_SHARING_COLUMN, orient="row")
     mode_texts = facts("sharing_modes").pivot(on="fact", index="mode", values="value", maintain_order=True)
     return table.join(mode_texts, on="mode", how="left", maintain_order="left").sort(
-        "gpu_hours", "job_class", "board", descending=[True, False, False], nulls_last=True
+        "requested_gpu_hours", "job_class", "board", descending=[True, False, False], nulls_last=True
     )
 
 
 _DTYPE_BY_SHARING_COLUMN = {
     "job_class": pl.String, "board": pl.String, "gpus": pl.String, "jobs": pl.Int64, "measured": pl.Int64,
-    "users": pl.Int64, "gpu_hours": pl.Float64, "memory_peak_gib": pl.Float64, "sm_activity": pl.Float64,
-    "mode": pl.String, "profile": pl.String, "together": pl.Int64, "slow_at_most": pl.Float64, "why": pl.String,
+    "users": pl.Int64, "requested_gpu_hours": pl.Float64, "memory_peak_gib": pl.Float64, "sm_activity": pl.Float64,
+    "mode": pl.String, "profile": pl.String, "jobs_per_gpu": pl.Int64, "slow_at_most": pl.Float64, "why": pl.String,
 }  # fmt: skip
 """Columns of the table of :func:`recommend_sharing`, with dtypes."""
 
@@ -334,13 +335,13 @@ def _make_sharing_row(part: pl.DataFrame) -> tuple[object, ...]:
     memory, busy = (_find_covering_quantile(measured[column]) for column in ("memory_peak_gib", "sm_activity"))
     users = part["user"].fill_null(part["tenant"]).n_unique()
     gpu_model = None if name is None else _load_gpu_model(name)
-    mode, profile, together, why = _choose_sharing(part, measured, gpu_model, users, memory, busy)
-    slow = {SHARING_FULL: 1.0, SHARING_MIG: None, SHARING_MPS: max(together * (busy or 0.0), 1.0)}.get(
-        mode, float(together)
+    mode, profile, jobs_per_gpu, why = _choose_sharing(part, measured, gpu_model, users, memory, busy)
+    slow = {SHARING_FULL: 1.0, SHARING_MIG: None, SHARING_MPS: max(jobs_per_gpu * (busy or 0.0), 1.0)}.get(
+        mode, float(jobs_per_gpu)
     )
     return (
         job_class, name, "several" if several else "one", part.height, measured.height, users, part["gpu_hours"].sum(),
-        memory, busy, mode, profile, together, slow, why,
+        memory, busy, mode, profile, jobs_per_gpu, slow, why,
     )  # fmt: skip
 
 
@@ -367,12 +368,8 @@ def _choose_sharing(
     usable = gpu_model.memory_gib
     max_fitting = min(int(usable / max(memory, 1e-3)), MAX_RECOMMENDED_JOBS_PER_GPU)
     if max_fitting < 2:
-        return (
-            SHARING_FULL,
-            None,
-            1,
-            f"{percent_text(COVERED_FRACTION)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB",
-        )
+        why = f"{percent_text(COVERED_FRACTION)} of its jobs need up to {memory:.0f} of {usable:.0f} GiB"
+        return SHARING_FULL, None, 1, why
     if users == 1 and (jobs_per_gpu := min(max_fitting, int(1 / max(busy, 1e-3)))) > 1:
         needs = f"up to {memory:.0f} GiB and {percent_text(busy)} each"
         why = f"{jobs_per_gpu} of one user leave memory and SMs free: {needs}"
@@ -381,12 +378,8 @@ def _choose_sharing(
         why = f"sessions rest most of the time; {max_fitting} fit by memory, which nothing guards"
         return SHARING_TIME_SLICING, None, max_fitting, why
     owners = "one user's" if users == 1 else f"{users} users'"
-    return (
-        SHARING_FULL,
-        None,
-        1,
-        f"no slice is enough, and {owners} jobs would meet: {percent_text(busy)} of the SMs each",
-    )
+    why = f"no slice is enough, and {owners} jobs would meet: {percent_text(busy)} of the SMs each"
+    return SHARING_FULL, None, 1, why
 
 
 def _load_gpu_model(word: str | None) -> GpuModel | None:
@@ -421,7 +414,7 @@ def _iterate_plugin_configs(table: pl.DataFrame) -> Iterator[tuple[str, str]]:
             "version: v1", f"# {json.dumps(row['why'])[1:-1]}", "sharing:", f"  {key}:",
             # Two replicas are no two GPUs: a job that asks for two would get one.
             "    failRequestsGreaterThanOne: true", "    resources:", "      - name: nvidia.com/gpu",
-            f"        replicas: {row['together']}",
+            f"        replicas: {row['jobs_per_gpu']}",
         ]  # fmt: skip
         name = f"{row['job_class']}-{row['board']}".lower().replace(" ", "-")
         yield name, "".join(f"    {line}\n" for line in lines)

@@ -2,7 +2,6 @@
 
 from gpuplanner.usage.allocated_hours import ACTIVE_GPU_HOURS_COLUMN as ACTIVE_GPU_HOURS_COLUMN
 from gpuplanner.usage.allocated_hours import allocated_and_active as allocated_and_active
-from gpuplanner.usage.allocated_hours import allocated_by_activity as allocated_by_activity
 from gpuplanner.usage.allocated_hours import allocated_by_state as allocated_by_state
 from gpuplanner.usage.allocated_hours import gpu_hours_by_node as gpu_hours_by_node
 from gpuplanner.usage.allocated_hours import requested_allocated_active as requested_allocated_active

@@ -106,26 +106,13 @@ def split_allocated_hours(
     return pl.concat(parts)
 
 
-def allocated_by_activity(
-    jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
-) -> pl.DataFrame:
-    """Tabulate allocated GPU-hours of each tenant: used, idle with and without a process, no telemetry.
-
-    Parameters
-    ----------
-    jobs, samples, start, end
-        As of :func:`allocated_and_active`.
-    """
-    return allocated_and_active(jobs, samples, start=start, end=end).drop(ACTIVE_GPU_HOURS_COLUMN)
-
-
 def allocated_and_active(
     jobs: pl.DataFrame, samples: pl.DataFrame | None = None, *, start: datetime, end: datetime
 ) -> pl.DataFrame:
     """Tabulate allocated GPU-hours of each tenant by activity state, and its active GPU-hours.
 
-    As :func:`allocated_by_activity`, with one more column. GPUs that are allocated without any process are certainly
-    idle: no program would notice their loss.
+    The states are used, idle with and without a process, and no telemetry. GPUs that are allocated without any process
+    are certainly idle: no program would notice their loss.
 
     Parameters
     ----------
@@ -356,6 +343,8 @@ def divide_device_activity_among_jobs(
     """
     key = ["node", "kind"]
     members = count_devices_on_nodes(jobs, devices.select(key).unique(), named)
+    # Activity of a full GPU is no evidence of a job on one of its MIG instances.
+    members = members.with_columns(job_id=pl.when(~pl.col("on_instances")).then("job_id"))
     changes = members.select(*key, "at").unique().sort("at")
     levels_of_jobs = (
         sum_device_spans(devices, key, changes)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, TraceFormatError, resolve_name
+from gpuplanner.core.schema_checks import add_absent_columns
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.serialization import to_plain
 from gpuplanner.core.stage_cache_and_data_folders import data_folder
@@ -500,11 +501,10 @@ def _compare_with_telemetry(dataset: Dataset, samples: pl.DataFrame) -> pl.DataF
     excess = pl.when(is_excess).then(1 - pl.col("devices") / pl.col("sampled")).otherwise(1.0)
     conflicts = rows.with_columns(check=check, sampled=sampled).drop_nulls("check")
     conflicts = conflicts.select("check", "team", source=pl.lit("telemetry"), gpu_hours=pl.col("gpu_hours") * excess)
-    unseen = group_ledger(dataset, ["team", "job"])
-    unseen = unseen.filter(pl.col("no_telemetry") > 0) if "no_telemetry" in unseen.columns else unseen.clear()
+    hours_of_jobs = add_absent_columns(group_ledger(dataset, ["team", "job"]), {"no_telemetry": pl.Float64()})
+    unseen = hours_of_jobs.filter(pl.col("no_telemetry") > 0)
     missing = {"check": pl.lit("allocated without telemetry"), "source": pl.lit(dataset.source_facts.source)}
-    hours = pl.col("no_telemetry") if "no_telemetry" in unseen.columns else pl.lit(0.0)
-    return _count_rows(conflicts, unseen.select("team", **missing, gpu_hours=hours))
+    return _count_rows(conflicts, unseen.select("team", **missing, gpu_hours="no_telemetry"))
 
 
 def _compare_job_lists(dataset: Dataset, other_dataset: Dataset) -> pl.DataFrame:

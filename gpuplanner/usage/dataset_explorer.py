@@ -23,7 +23,7 @@ from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_folder import DATASET_MARK
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.usage.allocated_hours import allocated_by_activity, allocated_by_state
+from gpuplanner.usage.allocated_hours import ACTIVE_GPU_HOURS_COLUMN, allocated_and_active, allocated_by_state
 from gpuplanner.usage.bottlenecks import bottlenecks_by_class, classify_bottlenecks
 from gpuplanner.usage.dataset_description_and_data_quality import DataQuality, data_quality
 from gpuplanner.usage.demand_by_phase_and_late_demand_test import fit_phases, late_demand_table, phases_of_jobs
@@ -173,7 +173,8 @@ class ExploredDataset:
     def activity(self) -> pl.DataFrame:
         """Allocated GPU-hours by tenant: used, idle with and without a process, no telemetry."""
         begin, end = observation_begins_at(self.trace), observation_ends_at(self.trace)
-        return allocated_by_activity(self.trace.jobs, self.trace.samples, start=begin, end=end)
+        hours = allocated_and_active(self.trace.jobs, self.trace.samples, start=begin, end=end)
+        return hours.drop(ACTIVE_GPU_HOURS_COLUMN)
 
     @cached_property
     def allocated_by_end_state(self) -> pl.DataFrame:

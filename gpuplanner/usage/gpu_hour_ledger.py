@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError, examples, format_message, resolve_name
-from gpuplanner.core.schema_checks import cast_columns, check_table, conform
+from gpuplanner.core.schema_checks import add_absent_columns, cast_columns, check_table, conform
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS, Inventory, Jobs, Ledger
 from gpuplanner.core.step_functions import ONE_MICROSECOND, has_unknown_end, require_time_zone, waiting_since
 from gpuplanner.usage.allocated_hours import (
@@ -307,12 +307,8 @@ def check_out_of_service(table: pl.DataFrame | None, boards: pl.Series) -> pl.Da
             "", f"columns {', '.join(map(repr, needed))}", f"none of {examples(missing)}", "Add them."
         )
     _require_values(table, "bucket", list(_OUT_OF_SERVICE_BUCKETS), "Fix the column bucket.")
-    absent = [
-        pl.lit(None, _OUT_OF_SERVICE_SCHEMA[name]).alias(name)
-        for name in _OPTIONAL_COLUMN_SCHEMA
-        if name not in table.columns
-    ]
-    rows = table.with_columns(absent).select(*_OUT_OF_SERVICE_SCHEMA).cast(_OUT_OF_SERVICE_SCHEMA)  # type: ignore[arg-type]
+    complete = add_absent_columns(table, _OPTIONAL_COLUMN_SCHEMA)
+    rows = complete.select(*_OUT_OF_SERVICE_SCHEMA).cast(_OUT_OF_SERVICE_SCHEMA)  # type: ignore[arg-type]
     if rows.filter(pl.col("start_time").is_null() | ~(pl.col("gpus") >= 0)).height:
         _raise_out_of_service_error(
             "", "a start_time and a number of gpus in every row", "none or a negative one", "Fill it in."

@@ -34,7 +34,8 @@ def test_the_table_fits_a_terminal_and_says_what_is_saved_and_what_is_missing(co
     saved, unsized = (line for line in notes.splitlines() if "GPU-hours" in line)
     rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["groups"]
     hours = {name: sum(row[name] or 0 for row in rows) for name in ("saved_gpu_hours", "gpu_hours")}
-    assert saved == f"saved: {hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f} GPU-hours of the record"
+    amounts = f"{hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f}"
+    assert saved == f"saved: {amounts} requested GPU-hours"
     without = sum(row["gpu_hours"] for row in rows if row["recommended_profile"] is None)
     assert unsized.startswith(f"{without:,.1f} GPU-hours without a size: import more telemetry")
 

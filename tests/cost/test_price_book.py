@@ -95,6 +95,36 @@ def test_a_wrong_row_is_named_with_its_line(book, row: str, told: str):
     assert "line 2" in str(error.value)
 
 
+@pytest.mark.parametrize("end", ["9999-12", "9999-12-31", "2999-12-31", "null"])
+def test_an_end_beyond_the_calendar_is_no_end(book, end: str):
+    rows = book(f"prices:\n- {{{PRICE}, to: {end}}}\n").prices
+    assert [row.end for row in rows] == [None]
+    assert book(f"prices:\n- {{{PRICE}, to: {end}}}\n").find_rate("T4", "on_demand", "USD", BEGIN, END)
+
+
+@pytest.mark.parametrize("begin", ["9999-12", "9999-12-31", "2200-01", "0001-01", "1969-12-31"])
+def test_a_begin_beyond_the_calendar_is_refused(book, begin: str):
+    for row in (
+        f"prices:\n- {{{PRICE.replace('2026-01', begin)}}}\n",
+        f"owned:\n- {{{LOT.replace('2025-01-01', begin)}}}\n",
+    ):
+        with pytest.raises(ScenarioError, match=r"line 2: expected (from|bought) in the years 1970 to 2199; got"):
+            book(row)
+
+
+def test_keys_of_all_faulty_rows_are_named_at_once(book):
+    rows = "prices:\n- {gpu_model: T4, price: 2}\n- {kindd: spot}\nowned:\n- {gpu_model: T4, gpus: 64}\nrates:\n- 7\n"
+    with pytest.raises(ScenarioError) as error:
+        book(rows)
+    for part in (
+        "prices.yaml, prices, line 2; prices, line 3; owned, line 5; rates, line 1: expected",
+        "expected keys kind, unit, from, source; keys gpu_model, kind",
+        "; keys capex, unit, bought, life_years, source; keys from, to",
+        "got only gpu_model, price; unknown 'kindd': 'spot' (did you mean 'kind'?); only gpu_model, gpus; 7.",
+    ):
+        assert part in str(error.value)
+
+
 def test_overlapping_terms_and_gaps_are_refused(book):
     overlap = f"prices:\n- {{{PRICE}, to: 2026-02-10}}\n- {{{PRICE.replace('2026-01', '2026-02-10')}}}\n"
     with pytest.raises(ScenarioError, match="one price at a time"):

@@ -62,3 +62,20 @@ def test_the_command_says_who_goes_when_and_at_what_price(tmp_path: Path, comman
     for row in found["jobs"]:
         if row["gib"] == 0:
             assert float(row["cost"]) == pytest.approx(2 * row["gpus"] * (row["hours"] + 5 / 60), abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("stay: [visoin]", "stay 'visoin' (did you mean 'vision'?)"),
+        ("spot: [search, nobody]", "spot 'nobody'"),
+        ("data: [{tenant: Vision, gib: 1, source: x}]", "data 'Vision' (did you mean 'vision'?)"),
+    ],
+)
+def test_a_team_without_jobs_is_refused(line: str, told: str, tmp_path: Path, command):
+    rules = tmp_path / "burst.yaml"
+    rules.write_text(line + RULES[RULES.index("\nmove") :])
+    code, _, err = command("cost", "sample", "--set", "price_per_gpu_hour=2", "--burst", str(rules))
+    assert code == 3
+    assert "burst rules: expected teams with jobs, 'assistants'" in err
+    assert told in err

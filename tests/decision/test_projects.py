@@ -20,6 +20,7 @@ from gpuplanner.decision.announced_projects import (
     _describe_concurrent_projects,
     _FleetAssessment,
     answer_projects,
+    project_span,
     read_projects,
 )
 from gpuplanner.decision.comparison_record import Comparison
@@ -195,3 +196,17 @@ def test_a_month_is_its_first_and_its_last_day(tmp_path):
     file.write_text("projects:\n- {name: x, team: a, gpus: 2, from: 2026-02, to: 2026-02}\n")
     [found] = read_projects(file).projects
     assert (found.begin, found.end, found.chance, found.gpu_model) == ("2026-02-01", "2026-02-28", 1.0, None)
+
+
+def test_an_end_beyond_the_calendar_is_no_end(tmp_path):
+    file = tmp_path / "projects.yaml"
+    file.write_text("projects:\n- {name: x, team: a, gpus: 4, from: 2026-03, to: 9999-12}\n"
+                    "calendar:\n- {kind: freeze, from: 2026-03, to: 9999-12-31, factor: 0.5}\n")  # fmt: skip
+    announced = read_projects(file)
+    begin, end = project_span(announced.projects[0], "UTC")
+    assert announced.projects[0].end is None
+    assert (end - begin).days > 30_000
+    assert announced.calendar[0].begin == "2026-03-01" < "2199-12-31" < announced.calendar[0].end
+    file.write_text("projects:\n- {name: x, team: a, gpus: 4, from: 9999-12}\n")
+    with pytest.raises(ScenarioError, match="line 2: expected from in the years 1970 to 2199; got 9999-12-01"):
+        read_projects(file)

@@ -146,7 +146,7 @@ def test_a_quota_below_what_a_job_wants_keeps_it_for_ever_and_says_so():
     assert by["flood"]["never_after"] == by["flood"]["jobs"] == 360
     assert by["flood"]["verdict"] == "more jobs never start"
     assert by["flood"]["wait_after_min"] is None
-    assert any("'meeek' (like 'meek')" in note for note in found.notes)
+    assert any("'meeek' (did you mean 'meek'?)" in note for note in found.notes)
 
 
 def test_one_job_that_never_starts_decides():

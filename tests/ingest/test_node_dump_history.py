@@ -7,6 +7,7 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
 from gpuplanner.core.errors import TraceFormatError
@@ -97,6 +98,15 @@ def test_a_drained_node_is_out_of_service_until_the_dump_that_shows_it_open(tmp_
     )
     (tmp_path / "nodes-2026-02-06.txt").unlink()
     assert read("auto", sorted(tmp_path.iterdir()), tz="UTC").tables["out_of_service"]["end_time"].to_list() == [None]
+
+
+@pytest.mark.parametrize("state", ["IDLE+DRAIN", "DOWN*", "IDLE+DRAIN\n   Reason=fan"])
+def test_a_node_drained_without_a_dated_reason_is_out_of_service_from_its_dump_on(state: str, tmp_path: Path):
+    for day, shown in ((3, "IDLE"), (4, state), (5, state), (7, "MIXED")):
+        (tmp_path / f"nodes-2026-02-0{day}.txt").write_text(scontrol(WHOLE, shown))
+    outages = read("auto", sorted(tmp_path.iterdir()), tz="UTC").tables["out_of_service"]
+    days = outages.select("node", pl.col("start_time", "end_time").dt.day()).rows()
+    assert days == [("n1", 4, 5), ("n1", 5, 7)]
 
 
 def test_without_a_date_in_its_name_a_dump_is_as_old_as_its_last_busy_time(tmp_path: Path):

@@ -33,7 +33,7 @@ def advised(*parts: pl.DataFrame) -> dict:
 
 
 @pytest.mark.parametrize(
-    ("part", "mode", "together"),
+    ("part", "mode", "jobs_per_gpu"),
     [
         (jobs("H100-80GB-SXM5", 6.0, 0.05, users=9), "mig", 7),
         (jobs("H100-80GB-SXM5", 70.0, 0.05, users=9), "whole", 1),
@@ -48,10 +48,10 @@ def advised(*parts: pl.DataFrame) -> dict:
         (jobs("no such board", 3.0, 0.1), "whole", 1),
     ],
 )
-def test_each_rule(part, mode, together):
+def test_each_rule(part, mode, jobs_per_gpu):
     one = advised(part)
-    assert (one["mode"], one["together"]) == (mode, together), one["why"]
-    assert one["together"] * (one["memory_peak_gib"] or 0.0) <= 80.0
+    assert (one["mode"], one["jobs_per_gpu"]) == (mode, jobs_per_gpu), one["why"]
+    assert one["jobs_per_gpu"] * (one["memory_peak_gib"] or 0.0) <= 80.0
     for fact in ("isolation", "memory_guard", "with_whom", "slow", "slurm", "kubernetes"):
         assert one[fact] == facts("sharing_modes").filter(mode=mode, fact=fact)["value"].item()
 
@@ -65,10 +65,10 @@ def test_what_is_enough_is_enough_for_nineteen_of_twenty_jobs():
 
 def test_jobs_that_share_leave_each_other_what_they_use():
     one = advised(jobs("T4", 3.0, 0.3))
-    assert one["together"] * one["sm_activity"] <= 1.0
+    assert one["jobs_per_gpu"] * one["sm_activity"] <= 1.0
     assert one["slow_at_most"] == 1.0
     turns = advised(jobs("T4", 3.0, 0.02, users=5, job_class="interactive"))
-    assert turns["slow_at_most"] == turns["together"]
+    assert turns["slow_at_most"] == turns["jobs_per_gpu"]
 
 
 def test_the_device_plugin_is_told_what_shares_and_nothing_else():
@@ -81,6 +81,17 @@ def test_the_device_plugin_is_told_what_shares_and_nothing_else():
     assert resource == {"name": "nvidia.com/gpu", "replicas": 3}
     none = recommend_sharing(requested_and_used(jobs("H100-80GB-SXM5", 6.0, 0.05)))
     assert yaml.safe_load(format_plugin_configs(none)) is None
+
+
+def test_gpu_hours_of_sharing_are_those_requested(command):
+    """A job that requested a seventh of a GPU for an hour and was allocated all of it; another still runs."""
+    part = jobs("H100-80GB-SXM5", 6.0, 0.05, count=2, profile_requested="1g.10gb", instances=1)
+    part = part.with_columns(end_time=pl.when(pl.col("job_id").str.ends_with("-0")).then("end_time"))
+    assert advised(part)["requested_gpu_hours"] == pytest.approx(1 / 7)
+    text = command("rightsize", "sample", "--sharing")[1]
+    assert "requested GPU-hours: of jobs that ended, whatever they were allocated" in text.splitlines()[0]
+    assert "requested GPU-hours" in text.splitlines()[2]
+    assert "jobs per GPU" in text.splitlines()[2]
 
 
 def test_the_sample_through_the_command(command):

@@ -11,7 +11,7 @@ import pytest
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.dataset_writer import write_dataset
-from gpuplanner.usage.allocated_hours import allocated_by_activity
+from gpuplanner.usage.allocated_hours import allocated_and_active
 from gpuplanner.usage.dataset_explorer import ALL_TENANTS_LABEL, explore_dataset, find_dataset_folder
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket
 from gpuplanner.usage.planning_history import load_dataset, observation_begins_at, observation_ends_at
@@ -38,9 +38,9 @@ def test_tenants_partition_what_is_held(box):
 
 def test_activity_is_that_of_the_ledger(box):
     trace = load_dataset("sample")
-    alone = allocated_by_activity(
+    alone = allocated_and_active(
         trace.jobs, trace.samples, start=observation_begins_at(trace), end=observation_ends_at(trace)
-    )
+    ).drop("active")
     assert box.rows_of(box.activity, "search").equals(alone.filter(tenant="search"))
     assert box.rows_of(box.activity, ALL_TENANTS_LABEL).equals(alone)
 

@@ -27,6 +27,7 @@ from typing import Any, NoReturn
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
+from gpuplanner.core.schema_checks import add_absent_columns
 from gpuplanner.ingest.bills.bill_summary import COST_COLUMNS, GPU_HOUR_UNIT_PATTERN, add_gpu_hours, mentions_gpus
 from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.ingest.delimited_rows import POSITION_COLUMNS, Rows
@@ -343,10 +344,7 @@ def assemble_bill(
     # In the order of the rows: what speaks of GPUs and is of no instance type that the catalogue has.
     unknown = (category == "Usage") & mentions_gpus() & pl.col("gpu_count").is_null()
     uncounted = ~pl.col("PricingUnit").str.contains(GPU_HOUR_UNIT_PATTERN).fill_null(value=False)
-    absent_columns = [
-        pl.lit(None, pl.String).alias(name) for name in OPTIONAL_BILL_COLUMNS if name not in rows.good.columns
-    ]
-    lines = add_gpu_hours(rows.good.with_columns(absent_columns))
+    lines = add_gpu_hours(add_absent_columns(rows.good, dict.fromkeys(OPTIONAL_BILL_COLUMNS, pl.String())))
     rows = rows.with_columns(lines.select(unknown_gpus=unknown & uncounted).to_series())
     currencies = rows.good["BillingCurrency"].unique().sort().to_list()
     currency_check = source_check("bill: several currencies", pl.lit(len(currencies) > 1))

@@ -15,7 +15,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 
 from gpuplanner.core.errors import GeometryError, TraceFormatError, examples
-from gpuplanner.core.schema_checks import check_table, conform, make_empty_table
+from gpuplanner.core.schema_checks import add_absent_columns, check_table, conform, make_empty_table
 from gpuplanner.core.schemas import FULL_GPU, MAX_GPUS_PER_JOB, TABLES, Inventory
 from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.hardware.mig_layouts import UNUSED_LAYOUT, parse_layout
@@ -505,8 +505,7 @@ def read_inventory_rows(
     Lists of several dates may have the same node; column ``time`` is the date of the list, null if unknown.
     """
     rows = _with_dump_times(_read_node_rows(paths, boards, nodes), tz)
-    missing = [name for name in OPTIONAL_NODE_COLUMNS if name not in rows.good.columns]
-    missing_columns = [pl.lit(None, pl.String).alias(name) for name in missing]
+    rows = replace(rows, good=add_absent_columns(rows.good, dict.fromkeys(OPTIONAL_NODE_COLUMNS, pl.String())))
     if "latest" in rows.good.columns:  # sinfo has a line for each partition of a node, and slurm.conf lists it undated
         has_date = pl.col("time").is_not_null() | pl.col("time").is_null().all().over("node")
         same_columns = ["node", "time", "gpus", "gpu_model", "layouts", "shares", "gres_types"]
@@ -515,7 +514,7 @@ def read_inventory_rows(
         SAME_NODE_REASON: ~pl.struct("node", "time").is_first_distinct(),
         "not a whole number of GPUs": pl.col("gpus") != pl.col("gpus").floor(),
     }
-    rows = _parse_service_dates(_parse_mig_layouts(rows.with_columns(missing_columns))).reject(faults)
+    rows = _parse_service_dates(_parse_mig_layouts(rows)).reject(faults)
     return require_faultless(rows, ", ".join(str(path) for path in paths), "one whole row per node")
 
 
@@ -606,14 +605,13 @@ def _read_node_rows(
 
 
 def with_closing_times(rows: Rows, tz: str | None) -> Rows:
-    """Add ``closed_from``: the time since which a node accepts no new jobs, where the list gives it.
+    """Add ``closed_from``: the time since which a node accepts no new jobs: of its reason, else of the list.
 
-    Times without an offset are in the zone `tz`; without one they stay null.
+    Times without an offset are in the zone `tz`; without one, and in a list without a date, they stay null.
     """
-    if "since" not in rows.good.columns:
-        return rows.with_columns(state=pl.lit(None, pl.String), closed_from=pl.lit(None, UTC_TIME_DTYPE))
+    rows = replace(rows, good=add_absent_columns(rows.good, dict.fromkeys(("state", "since"), pl.String())))
     since = _parse_state_times(rows.good["since"], tz)
-    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(since))
+    return rows.with_columns(closed_from=pl.when(IS_CLOSED_GPU_NODE_EXPR).then(pl.coalesce(since, "time")))
 
 
 def _parse_state_times(texts: pl.Series, tz: str | None) -> pl.Expr:
@@ -652,7 +650,7 @@ def read_nodes(
     tz: str | None = None,
     nodes: str | Path | None = None,
 ) -> Dataset:
-    r"""Read node lists; nodes that are down or drained are out of service since the time of their reason.
+    r"""Read node lists; nodes that are down or drained are out of service since their reason, or from the list on.
 
     Parameters
     ----------

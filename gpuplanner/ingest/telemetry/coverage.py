@@ -11,6 +11,7 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
+from gpuplanner.core.schema_checks import add_absent_columns
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import sum_gpu_energy
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, SAMPLE_KEY_COLUMNS
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
@@ -329,10 +330,7 @@ class SampleStatistics:
 
 def summarise_samples(samples: pl.DataFrame) -> SampleStatistics:
     """Compute the statistics of a samples table in memory."""
-    absent_columns = [name for name in DEVICE_KEY if name not in samples.columns]
-    samples = samples.with_columns(pl.lit(None, pl.Int32).alias(name) for name in absent_columns).sort(
-        SAMPLE_KEY_COLUMNS
-    )
+    samples = add_absent_columns(samples, dict.fromkeys(DEVICE_KEY, pl.Int32())).sort(SAMPLE_KEY_COLUMNS)
     numbering = TupleNumbering(DEVICE_KEY)
     numbers = numbering.number_rows(samples)
     devices, ranks = rank_devices(numbering.rows)

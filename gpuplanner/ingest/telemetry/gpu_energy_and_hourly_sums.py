@@ -15,13 +15,13 @@ from datetime import timedelta
 
 import polars as pl
 
-from gpuplanner.core.errors import SchemaError, examples
+from gpuplanner.core.schema_checks import schema_columns
 from gpuplanner.core.schemas import Samples
 from gpuplanner.ingest.telemetry.metric_definitions import DEVICE_KEY, MAX_MEAN_POWER_PER_LIMIT, gpu_model_limits
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import add_reading_spans
 
 
-def select_sample_columns(samples: pl.LazyFrame, names: Iterable[str]) -> pl.LazyFrame:
+def select_sample_columns(samples: pl.LazyFrame, names: Sequence[str]) -> pl.LazyFrame:
     """Select columns of samples with the types of ``schemas.Samples``; absent nullable columns become nulls.
 
     Examples
@@ -29,24 +29,7 @@ def select_sample_columns(samples: pl.LazyFrame, names: Iterable[str]) -> pl.Laz
     >>> select_sample_columns(pl.LazyFrame({"gpu": [3], "own": ["x"]}), ["gpu", "xid"]).collect().row(0)
     (3, None)
     """
-    present_columns = samples.collect_schema()
-    declared_columns = {name: Samples.columns()[name] for name in names}
-    missing_names = [
-        name for name, column in declared_columns.items() if name not in present_columns and not column.nullable
-    ]
-    if missing_names:
-        expected, got = f"columns {examples(missing_names)}", f"columns {examples(present_columns.names())}"
-        raise SchemaError("samples", expected, got, "Add the columns.")
-    columns = []
-    for name, column in declared_columns.items():
-        if name not in present_columns:
-            columns.append(pl.lit(None, column.dtype).alias(name))
-        elif present_columns[name] == column.dtype:
-            # A cast, even to the same type, keeps filters from the file.
-            columns.append(pl.col(name))
-        else:
-            columns.append(pl.col(name).cast(column.dtype))
-    return samples.select(columns)
+    return samples.select(schema_columns(samples.collect_schema(), Samples, names, source="samples"))
 
 
 GPU_KEY_COLUMNS = ("node", "gpu")

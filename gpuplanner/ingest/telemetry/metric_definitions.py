@@ -19,7 +19,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import TraceFormatError, examples
-from gpuplanner.core.schema_checks import conform
+from gpuplanner.core.schema_checks import add_absent_columns, conform
 from gpuplanner.core.schemas import Samples
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.ingest.delimited_rows import Rows
@@ -211,10 +211,8 @@ def choose_activity_source(measurements: pl.DataFrame) -> pl.DataFrame:
     >>> choose_activity_source(pl.DataFrame(rows, infer_schema_length=None))["activity_source"].to_list()
     ['legacy', 'profiling']
     """
-    absent = [
-        pl.lit(None, pl.Float64).alias(name) for name in DIMENSION_BY_QUANTITY if name not in measurements.columns
-    ]
-    measurements = measurements.with_columns(absent).with_columns(pl.col(*DIMENSION_BY_QUANTITY).cast(pl.Float64))
+    measurements = add_absent_columns(measurements, dict.fromkeys(DIMENSION_BY_QUANTITY, pl.Float64()))
+    measurements = measurements.with_columns(pl.col(*DIMENSION_BY_QUANTITY).cast(pl.Float64))
     is_partitioned = pl.col("mig_enabled").fill_null(False) if "mig_enabled" in measurements.columns else pl.lit(False)
     source = (
         pl.when(pl.col("sm_active").is_not_null())

@@ -15,6 +15,7 @@ from typing import BinaryIO
 import numpy as np
 import polars as pl
 
+from gpuplanner.core.schema_checks import add_absent_columns
 from gpuplanner.ingest.delimited_rows import Rows, is_out_of_range
 from gpuplanner.ingest.telemetry.metric_definitions import (
     DEVICE_KEY,
@@ -280,8 +281,7 @@ class SampleBuffer:
     def _check_rows(self, rows: Rows) -> Rows:
         """Reject rows of a block without time or device, or with impossible values, and parse metric values."""
         types = TELEMETRY_DEVICE_SCHEMA | {"mig_enabled": pl.Boolean()}
-        absent = [name for name in types if name not in rows.good.columns]
-        rows = rows.with_columns(pl.lit(None, types[name]).alias(name) for name in absent)
+        rows = replace(rows, good=add_absent_columns(rows.good, types))
         if self.metrics is None:
             rows = _reject_unlocated_rows(rows)
             value_by_quantity = {quantity: pl.col(quantity) for quantity in DIMENSION_BY_QUANTITY}
@@ -651,8 +651,8 @@ def add_sample_ends(samples: pl.DataFrame) -> pl.DataFrame:
     """
     if "until" in samples.columns and not samples["until"].null_count():
         return samples
-    absent_columns = [pl.lit(None).alias(name) for name in ("instance", "sm_activity") if name not in samples.columns]
+    complete = add_absent_columns(samples, {"instance": pl.Int32(), "sm_activity": pl.Float64()})
     helper_columns = {"has_activity": pl.col("sm_activity").is_not_null(), "row": pl.int_range(pl.len())}
-    readings = samples.with_columns(absent_columns).select(*DEVICE_KEY, "time", **helper_columns)
+    readings = complete.select(*DEVICE_KEY, "time", **helper_columns)
     until = add_reading_spans(readings, [*DEVICE_KEY, "has_activity"]).sort("row")["until"]
     return samples.with_columns(until)

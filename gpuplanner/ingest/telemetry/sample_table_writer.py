@@ -47,14 +47,14 @@ from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import (
     SpillFile,
     add_sample_ends,
 )
-from gpuplanner.ingest.telemetry.telemetry_join import (
+from gpuplanner.ingest.telemetry.sample_windows import (
     CONTRADICTING_READING_REASON,
-    JOB_SEPARATOR,
     MAX_SORTED_WINDOW_ROWS,
     REPEATED_READING_REASON,
     SampleJoiner,
     device_jobs_table,
 )
+from gpuplanner.ingest.telemetry.telemetry_join import JOB_SEPARATOR
 from gpuplanner.ingest.telemetry.telemetry_quality import (
     FINDING_SAMPLE_COLUMNS,
     find_file_overlaps,

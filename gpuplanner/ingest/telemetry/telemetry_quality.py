@@ -11,16 +11,17 @@ import polars as pl
 from gpuplanner.core.schemas import MIN_USED_SM_ACTIVITY
 from gpuplanner.core.units_and_number_formats import percent_text
 from gpuplanner.ingest.dataset import Dataset
-from gpuplanner.ingest.gpu_model_resolution_and_node_lists import spread_gpus_over_nodes
+from gpuplanner.ingest.gpu_model_resolution_and_node_lists import expand_unique_node_lists
 from gpuplanner.ingest.quality_report import Finding, check_text, count_reject_reasons, reject_findings, source_finding
 from gpuplanner.ingest.telemetry.coverage import SampleGaps, SampleStatistics
 from gpuplanner.ingest.telemetry.gpu_energy_and_hourly_sums import GPU_KEY_COLUMNS
 from gpuplanner.ingest.telemetry.metric_definitions import FROM_ENGINE, FROM_LEGACY, GAP_FACTOR, NO_COUNTER
 from gpuplanner.ingest.telemetry.sample_buffer_and_reading_spans import DeviceId, device_sort_key
+from gpuplanner.ingest.telemetry.sample_windows import REPEATED_READING_REASON
 from gpuplanner.ingest.telemetry.telemetry_join import (
+    INSTANCE_JOBS,
     JOB_SEPARATOR,
     NO_JOB,
-    REPEATED_READING_REASON,
     SHARED_JOB,
     STATED_JOB,
     TOGETHER_JOB,
@@ -35,20 +36,21 @@ UNLISTED_NODE_OUTCOME = "node_not_in_jobs"
 """Outcome of the join to jobs: no job of the list ran on the node."""
 AFTER_JOBS_OUTCOME = "after_the_jobs"
 """Outcome of the join to jobs: the list of jobs ends before the sample."""
-UNMATCHED_OUTCOMES = (NO_JOB, UNLISTED_JOB_OUTCOME, UNLISTED_NODE_OUTCOME, AFTER_JOBS_OUTCOME)
+UNMATCHED_OUTCOMES = (INSTANCE_JOBS, NO_JOB, UNLISTED_JOB_OUTCOME, UNLISTED_NODE_OUTCOME, AFTER_JOBS_OUTCOME)
 """Outcomes of the join of telemetry to jobs in which a sample gets no job."""
 TEXT_BY_OUTCOME = {
     STATED_JOB: "job named by the source",
     SHARED_JOB: "jobs named by the source that share a GPU",
     WHOLE_NODE_JOB: "one job was allocated all devices of the node",
     TOGETHER_JOB: "several jobs of the node, or a part of it: allocated to them together",
+    INSTANCE_JOBS: "full GPU sampled while jobs ran on MIG instances of the node",
     NO_JOB: "no job on the node then",
     UNLISTED_JOB_OUTCOME: "job named by the source, and not in the list of jobs",
     UNLISTED_NODE_OUTCOME: "no job names this node",
     AFTER_JOBS_OUTCOME: "the list of jobs ends before",
 }
 """Outcome of the join of telemetry to jobs → its text in the summary."""
-REPORTED_OUTCOMES = (TOGETHER_JOB, NO_JOB, UNLISTED_JOB_OUTCOME, UNLISTED_NODE_OUTCOME, AFTER_JOBS_OUTCOME)
+REPORTED_OUTCOMES = (TOGETHER_JOB, *UNMATCHED_OUTCOMES)
 """Outcomes of the join of telemetry to jobs that get a finding in the quality report."""
 
 
@@ -94,7 +96,6 @@ def summarise_join(
         .agg(
             pl.col("gpu_hours", "used_gpu_hours", "rows").sum(),
             example=pl.coalesce(pl.format("job {}", "job_id"), pl.format("node {}", "node")).min(),
-            node=pl.format("node {}", "node").min(),
         )
     )
     by_reason = dict.fromkeys(TEXT_BY_OUTCOME, 0.0) | dict(hours.select("outcome", "gpu_hours").iter_rows())
@@ -108,13 +109,12 @@ def summarise_join(
     }
     rows = {row["outcome"]: row for row in hours.to_dicts()}
     findings = []
-    example_columns = {UNLISTED_NODE_OUTCOME: "node", UNLISTED_JOB_OUTCOME: "example", AFTER_JOBS_OUTCOME: "example"}
     for outcome in REPORTED_OUTCOMES:
         if outcome in rows:
-            example = rows[outcome].get(example_columns.get(outcome, ""), "")
+            example = "" if outcome in (TOGETHER_JOB, NO_JOB) else rows[outcome]["example"]
             name, count = f"match: {outcome}", rows[outcome]["rows"]
             findings.append(source_finding(name, count, example, by_reason[outcome]))
-    return facts, [*findings, *_find_activity_without_jobs(samples), *_find_clock_differences(samples, jobs)]
+    return facts, [*findings, *_find_activity_without_jobs(outcomes), *_find_clock_differences(samples, jobs)]
 
 
 def matched_gpu_hours(dataset: Dataset) -> float | None:
@@ -169,10 +169,8 @@ def _add_outcomes(
         End of the list of jobs [UTC].
     """
     partitioned_gpus = allocations.devices.filter(pl.col("kind").is_null()).select("node", "gpu", "instance")
-    job_nodes = (
-        spread_gpus_over_nodes(jobs.select("node_list", "gpus").unique("node_list"))["node"].drop_nulls().unique()
-    )
-    known_nodes = job_nodes.to_frame("node").select(short_node_name(pl.col("node"))).to_series().unique()
+    job_nodes = expand_unique_node_lists(jobs).explode("node").drop_nulls("node")
+    known_nodes = job_nodes.select(short_node_name(pl.col("node"))).to_series().unique()
     jobs_listed = jobs["job_id"].cast(pl.String).unique()
     other_names = pl.concat([allocations.names["name"], allocations.names["job_id"]]).unique()
     is_listed = pl.element().is_in(jobs_listed.implode())
@@ -193,9 +191,9 @@ def _add_outcomes(
     )
 
 
-def _find_activity_without_jobs(samples: pl.LazyFrame) -> list[Finding]:
-    """Return findings on devices that were active while no job was allocated them."""
-    busy = samples.filter(pl.col("sm_activity") >= MIN_USED_SM_ACTIVITY, pl.col("job_evidence") == NO_JOB)
+def _find_activity_without_jobs(outcomes: pl.LazyFrame) -> list[Finding]:
+    """Return findings on devices that were active while no job of the list was allocated them."""
+    busy = outcomes.filter(pl.col("sm_activity") >= MIN_USED_SM_ACTIVITY, pl.col("outcome") == NO_JOB)
     busy = busy.select(pl.len(), pl.col("node", "gpu", "time").first())
     rows, node, gpu, time = busy.collect(engine="streaming").row(0)
     if not rows:
@@ -332,23 +330,17 @@ def find_file_overlaps(
     """
     if len(names) < 2:
         return []
-    ordered_spans = sorted(
+    rows = [
         (*device_sort_key(devices[device]), first, file, last) for (file, device), (first, last) in device_spans.items()
-    )
-    overlapping = []
-    current_device = None
-    covered_until = 0
-    for node, gpu, instance, first, file, last in ordered_spans:
-        if (node, gpu, instance) == current_device:
-            if first < covered_until:
-                overlapping.append((file, node, gpu))
-            covered_until = max(covered_until, last)
-        else:
-            current_device, covered_until = (node, gpu, instance), last
-    if not overlapping:
+    ]
+    columns = ["node", "gpu", "instance", "first", "file", "last"]
+    spans = pl.DataFrame(rows, schema=columns, orient="row").sort(columns)
+    covered_until = pl.col("last").cum_max().shift().over("node", "gpu", "instance")
+    overlapping = spans.filter(pl.col("first") < covered_until)
+    if overlapping.is_empty():
         return []
-    file, node, gpu = overlapping[0]
-    return [source_finding("samples: files overlap", len(overlapping), f"{names[file]} on {node} GPU {gpu}")]
+    file, node, gpu = overlapping.select("file", "node", "gpu").row(0)
+    return [source_finding("samples: files overlap", overlapping.height, f"{names[file]} on {node} GPU {gpu}")]
 
 
 def _energy_findings(energies: pl.DataFrame | None) -> list[Finding]:

@@ -21,7 +21,7 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.dataset_import import READ_OPTIONS_FACT_KEY, add_files
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
-from gpuplanner.ingest.telemetry.telemetry_join import REPEATED_READING_REASON
+from gpuplanner.ingest.telemetry.sample_windows import REPEATED_READING_REASON
 
 File = Callable[..., Path]
 HEAD = "timestamp, index, power.draw [W], utilization.gpu [%]"

@@ -166,6 +166,37 @@ def test_only_free_devices_at_work_have_activity_without_a_job():
     ]
 
 
+def test_full_gpus_sampled_while_jobs_ran_on_their_instances_are_named():
+    """The reason stands in place of a job of another user; n2 shows the instance of its job, n3 a job on full GPUs."""
+    instance = {"node": "n2", "instance": 7, "profile": "3g.40gb"}
+    full = ({"time": hour(at), "node": node, "sm_activity": 0.4} for node in ("n1.site", "n3") for at in (0, 0.5, 2))
+    known = jobs(
+        ("a", 0, 1, "n1", 0.5, "3g.40gb"), ("b", 0, 1, "n2", 1, "3g.40gb"), ("c", 0, 2, "n3", 1, None),
+        ("d", 1, 3, "n3", 0.5, "3g.40gb"),
+    )  # fmt: skip
+    found, facts, findings = matched(samples(*full, instance), known)
+    evidence = found.group_by("node", maintain_order=True).agg("job_evidence").rows()
+    assert sorted(evidence) == [
+        ("n1.site", ["mig_instances", "mig_instances", "none"]), ("n2", ["whole_node"]),
+        ("n3", ["whole_node", "whole_node", "mig_instances"]),
+    ]  # fmt: skip
+    assert [(each.check, each.severity, each.rows, each.example) for each in findings] == [
+        ("full GPUs sampled while jobs ran on their MIG instances", "warning", 3, "node n1.site"),
+        ("no job on the node then", "info", 1, ""),
+        ("activity without a job", "warning", 1, "n1.site GPU 0 at 2026-01-01 02:00:00 UTC"),
+    ]
+    assert "GPU_I_ID" in findings[0].effect
+    assert facts["by_reason"]["full GPU sampled while jobs ran on MIG instances of the node"] > 0
+
+
+def test_activity_after_the_list_of_jobs_is_no_activity_without_a_job():
+    table = samples(*({"time": hour(at), "sm_activity": 0.9} for at in (0, 1, 2)))
+    known = jobs(("a", 0, 1, "n1", 1, None))
+    holders = find_allocations(find_devices(table.lazy()), known)
+    *_, findings = summarise_join(holders.assign_jobs(table.lazy()), known, holders, coverage(table), hour(1))
+    assert [each.check for each in findings] == ["samples after the end of the list of jobs"]
+
+
 def test_another_name_of_a_job_is_told_by_the_list():
     names = pl.DataFrame({"name": ["ads/train-0", "ads/train-1"], "job_id": "ads/train"})
     table = samples({"job_id": "ads/train-0"}, {"gpu": 1, "job_id": "ads/train-1"}, {"gpu": 2, "job_id": "x/y"})

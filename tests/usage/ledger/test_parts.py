@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gpuplanner.core.errors import SchemaError
 from gpuplanner.usage.allocated_hours import (
-    allocated_by_activity,
+    allocated_and_active,
     allocated_by_state,
     gpu_hours_by_node,
     requested_allocated_active,
@@ -203,7 +203,7 @@ def test_idle_time_with_and_without_a_process(make_jobs, make_samples, window):
     )
     seen = make_samples(*[("3", minute, 0, 0.01) for minute in range(30)])
     seen = seen.with_columns(memory_used_gib=pl.Series([0.0] * 12 + [30.0] * 18))
-    found = allocated_by_activity(jobs, seen, **window)
+    found = allocated_and_active(jobs, seen, **window).drop("active")
     assert found.drop("tenant", "used").rows() == [(0.5, 1.0, 0.25, 0.0), pytest.approx((0.3, 0.2, 0.0, 0.5))]
     ledger = gpu_time_ledger(jobs, samples=seen, **window)
     idle_columns = found.select(pl.sum_horizontal(pl.selectors.starts_with("idle"))).sum().item()
