@@ -17,6 +17,7 @@ from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWa
 from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.fewest_gpus_and_best_layout import (
     MAX_NODE_MULTIPLE,
+    explain_kept_gpus,
     find_best_layout,
     find_smallest_units,
     uniform_fleet,
@@ -260,7 +261,10 @@ def find_measures(
     if late:
         advice = find_measure_against_waits(model, target, late, applied_limit_s, today_s)
     else:
-        advice = release_gpus(model, applied_limit_s, growth.load_factor_after(days_to_delivery), extra_units)
+        load = growth.load_factor_after(days_to_delivery)
+        advice = release_gpus(model, applied_limit_s, load, extra_units)
+        if advice.action == "keep":
+            advice = replace(advice, reason=explain_kept_gpus(model, applied_limit_s, growth, lead_days, load))
     if advice is None:
         hours = sum_cause_hours(model, late)
         main_cause = max(hours, key=lambda name: hours[name])
@@ -393,7 +397,7 @@ def release_gpus(model: WaitModel, limit_s: Floats, load: float, extra_units: in
         if fewest_units is not None and gpus < min(fewest_gpus, todays_gpus):
             return change_fleet(model, change, fewest_units, int(gpus))
     if fewest_gpus >= todays_gpus:
-        return keep_fleet(model, "with fewer GPUs a job size would wait longer than its limit")
+        return keep_fleet(model, None)
     return resize_fleet(model, pools, units)
 
 

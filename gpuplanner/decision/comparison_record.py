@@ -295,10 +295,12 @@ def _explain_unallocated(scenario: Scenario, decision: Decision, impact: Financi
     if not hours or decision.action == "none" or decision.saving.value is not None:
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
-    text = (
-        f"{share} of the GPU-hours ({hours:,.0f}) were unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
-        f"size would wait longer than {'its limit' if all(row.meets_limit for row in decision.service) else 'today'}."
-    )
+    text = f"{share} of the GPU-hours ({hours:,.0f}) were unallocated"
+    if not all(row.meets_limit for row in decision.service):
+        text += f": with fewer than {decision.fleet_gpus:,} GPUs a job size would wait longer than today"
+    elif decision.action == "keep" and scenario.gpus is None:  # a stated number of GPUs has no other reason
+        text += f": {decision.reason}"
+    text += "."
     if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED):
         return f"No cash impact: no GPU is bought or released. {text}"
     return f"{impact.basis.rstrip('.')}. {text}"

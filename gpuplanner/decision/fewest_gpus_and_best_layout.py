@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpuplanner.core.libraries_plugins_and_workers import report_step
-from gpuplanner.core.units_and_number_formats import count_text
+from gpuplanner.core.units_and_number_formats import count_text, percent_text
+from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_simulation import find_smallest
 from gpuplanner.decision.wait_curve import (
     CURVE_RUNS,
+    DAYS_PER_WEEK,
     MIN_SHARE_WITHIN_LIMIT,
     Bools,
     SizedPool,
     WaitModel,
+    join_pools,
     simulate_waits,
 )
 from gpuplanner.simulator.simulation_inputs import NodeFleet
@@ -67,12 +70,16 @@ class PoolCheck:
 
     def meets_in_record(self, count: int) -> bool:
         """Whether each size meets its limit in the record, in the median of its replays."""
-        pool_gpus = int(self.pool.resize(count).gpus.sum())
+        pool_gpus = self.pool_gpus(count)
         report_step(f"fewest GPUs within the limits: a pool of {count_text(pool_gpus, 'GPU')}")
         if pool_gpus < self.service_gpus:
             return False
         replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
         return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)
+
+    def pool_gpus(self, count: int) -> int:
+        """GPUs of a number of units."""
+        return int(self.pool.resize(count).gpus.sum())
 
     def meets(self, count: int) -> bool:
         """Whether each size meets its limit in the record and in enough drawn ones."""
@@ -129,6 +136,62 @@ def find_smallest_units(
         fixed = [0 if pool.movable else pool.today for pool in pools]
         units = [max(pair) for pair in zip(units, fixed, strict=True)]
     return units
+
+
+def explain_kept_gpus(model: WaitModel, limit_s: Floats, growth: FittedGrowth, lead_days: int, load: float) -> str:
+    """Explain why no GPU is released: by growth until GPUs could be replaced, else by what binds today.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    limit_s : array of float, shape (n_records, n_sizes)
+        Wait limit of each job size, in the record and in each resampled record. [s]
+    growth : FittedGrowth
+        Weekly growth of the submitted work.
+    lead_days : int
+        Days from the order of GPUs to their first job.
+    load : float
+        Load at the end of the lead time, as a factor of that of the record.
+    """
+    todays_gpus = int(model.inputs.fleet.gpus.sum())
+    units = find_smallest_units(model, model.pools, limit_s) if load > 1.0 else None
+    if units is not None and (gpus := int(join_pools(model.pools, units).gpus.sum())) < todays_gpus:
+        verb, days_text = "meets" if gpus == 1 else "meet", count_text(lead_days, "day")
+        growth_text = percent_text(growth.load_factor_after(DAYS_PER_WEEK) - 1, ".1f")
+        return (
+            f"{count_text(gpus, 'GPU')} {verb} the wait limits today, but fewer than {todays_gpus:,} no longer do "
+            f"after {days_text} (purchase lead time) of growth by {growth_text} per week"
+        )
+    return explain_fewest_units(model, limit_s)
+
+
+def explain_fewest_units(model: WaitModel, limit_s: Floats) -> str:
+    """Explain why no node can be released at today's load: wait limits, services or the fewest nodes of the pools.
+
+    Parameters
+    ----------
+    model : WaitModel
+        The model to simulate.
+    limit_s : array of float, shape (1 + n_draws, n_sizes)
+        Maximum wait of each size in the record and in each drawn one [s].
+    """
+    pools = model.pools
+    removable = [pool for pool in pools if pool.today > pool.min_units]
+    if not removable:
+        n_kept = sum(pool.min_units for pool in pools)
+        return f"only whole nodes can be released, and at least {count_text(n_kept, 'node')} of these stay in service"
+    checks = [PoolCheck(model, pool, limit_s, 1.0, np.zeros(len(limit_s))) for pool in removable]
+    waiting = [check for check in checks if check.pool_gpus(check.pool.today - 1) >= check.service_gpus]
+    if not waiting:
+        gpus_text = f"{model.inputs.service_gpus:,.4g} GPUs"
+        return f"services and jobs without an end are allocated {gpus_text}, and only whole nodes can be released"
+    if all(check.meets_in_record(check.pool.today - 1) for check in waiting):
+        return (
+            "with fewer GPUs a job size would wait longer than its limit in more than "
+            f"{percent_text(1 - MIN_SHARE_WITHIN_LIMIT)} of resampled weeks"
+        )
+    return "with fewer GPUs a job size would wait longer than its limit"
 
 
 def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_missed: float) -> bool:
