@@ -79,7 +79,7 @@ class PolicyRow:
     - ``added_wait_mean_minutes``, ``added_wait_p95_minutes``, ``delayed_share``, ``longest_added_wait_minutes``: Mean
       added queue wait; the largest change of a p95 wait over job sizes; the share of jobs that start later than on
       today's fleet; the longest added wait.
-    - ``completion_minutes``: Mean time from arrival to the end of a job [min].
+    - ``completion_minutes``: Mean time from eligibility to the end of a job [min].
     - ``power_ups_per_week``: Nodes that are powered up a week; None if the policy powers none.
     - ``never_started``: Jobs that never started.
     - ``meets_target``: Whether ``added_wait_p95_minutes`` is within the limit and all jobs start; for a policy whose
@@ -387,10 +387,13 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: 
     # A job that starts more than a minute later than today is delayed.
     is_delayed = waited_s - replayed_jobs.today.waits_s[0, jobs] > SECONDS_PER_MINUTE
     added_wait_p95_minutes = replayed_jobs.wait_minutes(run, jobs) - replayed_jobs.todays_minutes(jobs)
-    completion_s = run.start_delay_s + results.asked_jobs.views[run.setting.view].run_s
     weeks = max(float(days.sum()) / 7, 1e-9)
     busy_gpu_hours = _count_busy_gpu_hours(results, run) / weeks
-    completes = jobs & np.isfinite(completion_s)
+    completion_minutes = _mean_completion_minutes(results, run)
+    simulated_today, by_size = _mean_completion_minutes(results, replayed_jobs.today), decision.mean_completion_minutes
+    if by_size is not None and simulated_today is not None and completion_minutes is not None:
+        # One figure for today: that of all job sizes. A policy adds the difference of both simulations.
+        completion_minutes += by_size[0] - simulated_today
     row = PolicyRow(
         policy=policy.policy, meaning=MEANINGS[policy.policy], gpu_hours=policy.evaluation_hours,
         gpu_hours_promised=policy.training_hours, busy_gpu_hours=busy_gpu_hours, peak_gpus=replayed_jobs.peak_gpus(run),
@@ -398,7 +401,7 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: 
         added_wait_p95_minutes=max(float(added_wait_p95_minutes.max()), 0.0),
         delayed_share=float(is_delayed.mean()) if len(waited_s) else 0.0,
         longest_added_wait_minutes=float(waited_s.max(initial=0.0)) / SECONDS_PER_MINUTE,
-        completion_minutes=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
+        completion_minutes=completion_minutes,
         power_ups_per_week=None if run.setting.switching is None else count_power_ups(run, days) / weeks,
         never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=reason,
         setting_values=dict(run.setting.values),
@@ -409,6 +412,13 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: 
             longest_added_wait_minutes=None,
         )  # fmt: skip
     return _use_recommended_waits(row, decision) if policy.service else row
+
+
+def _mean_completion_minutes(results: PolicyResults, run: PolicyRun) -> float | None:
+    """Mean time from arrival to end of the jobs of the evaluation window [min]; None if none ends."""
+    completion_s = run.start_delay_s + results.asked_jobs.views[run.setting.view].run_s
+    completes = results.evaluation_jobs & np.isfinite(completion_s)
+    return float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None
 
 
 def count_power_ups(run: PolicyRun, days: Mask) -> int:
@@ -429,7 +439,7 @@ def _use_recommended_waits(row: PolicyRow, decision: Decision) -> PolicyRow:
         added_wait_mean_minutes=sum(size.jobs * size.recommended_mean_minutes for size in service) / jobs,
         added_wait_p95_minutes=max(added, 0.0),
         delayed_share=sum(size.jobs_delayed for size in service) / jobs,
-        completion_minutes=None,
+        completion_minutes=None if decision.mean_completion_minutes is None else decision.mean_completion_minutes[1],
         meets_target=is_no_worse,
         reason=f"{reason}, no longer than today" if reason and is_no_worse else reason,
     )

@@ -444,6 +444,17 @@ class Decision:
         return bool(self.measures) or self.policy != TODAY
 
     @property
+    def mean_completion_minutes(self) -> tuple[float, float] | None:
+        """Mean time from eligibility to end of all jobs, simulated today and as recommended; None without sizes."""
+        rows = [row for row in self.service if None not in (row.today_completion_minutes, row.completion_minutes)]
+        jobs = sum(row.jobs for row in rows)
+        today, after = (
+            sum(row.jobs * (getattr(row, name) or 0.0) for row in rows) / max(jobs, 1)
+            for name in ("today_completion_minutes", "completion_minutes")
+        )
+        return (today, after) if rows else None
+
+    @property
     def most_improved_size(self) -> JobSizeWaits | None:
         """Job size whose p95 wait falls most, by a minute at least; else the size with the longest wait today."""
         improved = min(self.service, key=lambda service: service.added_p95_minutes, default=None)
