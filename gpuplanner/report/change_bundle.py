@@ -99,13 +99,14 @@ def make_bundle(
     elif rules.powers_nodes_down:
         add_files = add_power_saving_files
     try:
+        resources_change = _count_instances(rules.today) != _count_instances(rules.pools)
+        # Requests are switched after each part of the nodes, and name resources of the classes.
+        if rules.actuator == "dra" and add_files is not add_dra_files and resources_change:
+            add_device_classes(bundle)
         if is_partitioned_on_request and rules.actuator != "dra":
             bundle.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
         elif rules.has_node_names or add_files is add_node_pools:
             add_files(bundle)
-        resources_change = _count_instances(rules.today) != _count_instances(rules.pools)
-        if rules.actuator == "dra" and add_files is not add_dra_files and resources_change:
-            add_device_classes(bundle)
         if add_files is add_node_pools or (add_files is _add_operator_files and resources_change):
             add_queues(bundle)
     except GeometryError as error:
