@@ -99,9 +99,9 @@ def write_scorecards(
 
 
 def make_scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Rank teams by their idle share, lowest first; teams without telemetry follow by allocated GPU-hours.
+    """Rank teams by their idle share, lowest first; teams whose use is not known follow by allocated GPU-hours.
 
-    The idle share is that of the page: idle GPU-hours over those with telemetry, used or idle.
+    The idle share is that of the page: idle GPU-hours over those used or idle by telemetry or job records.
 
     Examples
     --------
@@ -152,16 +152,19 @@ def _render_card(
         f"{jobs:,} jobs, {allocated_gpu_hours:,.0f} GPU-hours allocated{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
-        lines += ["Allocated but idle: no telemetry. With telemetry, sizes follow from the use of your jobs.", *missing]
+        lines += [
+            "Allocated but idle: not known, no telemetry. With telemetry, sizes follow from the use of your jobs.",
+            *missing,
+        ]
     else:
         points = 100 * (idle_share_change or 0.0)
         change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"
         lines.append(
             f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')} of those with "
-            f"telemetry{change}."
+            f"known use{change}."
         )
         without = allocated_gpu_hours - idle_gpu_hours / idle_share if idle_share else 0.0
-        lines += [f"Without telemetry: {without:,.0f} GPU-hours."] if without >= 0.5 else []
+        lines += [f"Use not known: {without:,.0f} GPU-hours."] if without >= 0.5 else []
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
     tip = ["Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
     return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:]), *tip]) + "\n"
