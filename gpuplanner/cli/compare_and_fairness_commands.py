@@ -201,7 +201,10 @@ def _show_effects(effects: Mapping[str, Any]) -> None:
         echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
     if "placements" in effects:
         echo("")
-        show_frame(effects["placements"], title="Jobs on several nodes by placement, losses a week")
+        show_frame(
+            effects["placements"],
+            title="Jobs on several nodes by placement, losses a week (means and 80 % interval of replays)",
+        )
 
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:

@@ -200,6 +200,7 @@ _QUOTA_ADVICE_FORMATS = dict.fromkeys(("risk", "risk_now", "risk_stated", "risk_
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
 """Headings of the table of a rules comparison that differ from the column names."""
 _MULTI_NODE_HEADINGS = {
+    "lost_gpu_hours_low": "lost [GPU h], low", "lost_gpu_hours_high": "lost [GPU h], high",
     "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
 }  # fmt: skip
 """Headings of the table of multi-node jobs by placement, by column."""
@@ -315,11 +316,13 @@ def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
             table,
             caption="Multi-node jobs by placement (GPU-hours per week)",
             headings=_MULTI_NODE_HEADINGS,
-            formats={"slowdown": ",.2f", "lost_gpu_hours": ",.1f", "mean_wait_minutes": ",.1f"},
+            formats={"slowdown": ",.2f", "mean_wait_minutes": ",.1f"}
+            | dict.fromkeys(("lost_gpu_hours", "lost_gpu_hours_low", "lost_gpu_hours_high"), ",.1f"),
         ),
         page.note(
             "Racks and NVLink domains are from the inventory; a node without one is a rack of its own. Run times "
-            "in the data count as run times on adjacent nodes."
+            "in the data count as run times on adjacent nodes. Means and 80 % interval of replays with arrivals up to "
+            "half a minute later."
         ),
         about="GPU-hours lost to slowdown on one node, in one rack, and beyond",
         appendix=True,
