@@ -235,9 +235,11 @@ def start(
     """
     from gpuplanner.core.scenario import Scenario
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
+    from gpuplanner.decision.announced_projects import read_projects
     from gpuplanner.decision.comparison_record import compare_policies
     from gpuplanner.decision.decision_types import REASON_NO_JOB_LIST
     from gpuplanner.decision.inference_answers import list_data_warnings
+    from gpuplanner.decision.inference_services import read_services
     from gpuplanner.decision.study_pipeline import build_empty_comparison
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
     from gpuplanner.usage.planning_history import combine_clusters, split_into_pools
@@ -245,16 +247,10 @@ def start(
     verbose = not (quiet or as_json)
     stated = dict(options.fields)
     ScenarioOptions(stated).apply_to(Scenario())  # raises on a wrong value, naming its option, before the long steps
-    if "projects" in stated:
-        from gpuplanner.decision.announced_projects import read_projects
-
-        read_projects(stated["projects"])  # raises on a wrong file, before the long steps
-        stated["projects"] = str(resolve_path(stated["projects"]))
-    if "services" in stated:
-        from gpuplanner.decision.inference_services import read_services
-
-        read_services(stated["services"])
-        stated["services"] = str(resolve_path(stated["services"]))
+    for name, read_file in {"projects": read_projects, "services": read_services}.items():
+        if name in stated:
+            read_file(stated[name])  # raises on a wrong file, before the long steps
+            stated[name] = str(resolve_path(stated[name]))
     asker = StartPrompt.for_terminal(yes=yes, verbose=verbose)
     stated_options = ScenarioOptions(stated, options.assignments)
     models = parse_gpu_models(gpu_models)
@@ -389,11 +385,9 @@ def _prepare_scenario(
         scenario = replace(scenario, actuator=resolve_actuator(data_beginning.source, actuator))
     else:
         resolve_actuator(data_beginning.source, scenario.actuator)
-    actuator_basis = f"usual for {data_beginning.source} (--actuator)"
-    if actuator is not None or "actuator" in known_fields:
-        is_option = actuator is not None or any(text.startswith("actuator") for text in assignments)
-        actuator_basis = "as stated" if is_option else f"from {start_dialog.SCENARIO_FILE} (--actuator)"
-    prompt.print_assumption("Actuator", scenario.actuator, actuator_basis)
+    is_option = actuator is not None or any(text.startswith("actuator") for text in assignments)
+    basis = f"from {start_dialog.SCENARIO_FILE}" if "actuator" in known_fields else f"usual for {data_beginning.source}"
+    prompt.print_assumption("Actuator", scenario.actuator, "as stated" if is_option else f"{basis} (--actuator)")
     if data_beginning.no_run_reason is not None:
         return scenario, folder, data_beginning.source, data_beginning.no_run_reason
     return _complete_scenario(scenario, data_beginning, prompt, known_fields), folder, data_beginning.source, None

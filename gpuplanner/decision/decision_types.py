@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
@@ -446,13 +447,12 @@ class Decision:
     @property
     def mean_completion_minutes(self) -> tuple[float, float] | None:
         """Mean time from eligibility to end of all jobs, simulated today and as recommended; None without sizes."""
-        rows = [row for row in self.service if None not in (row.today_completion_minutes, row.completion_minutes)]
-        jobs = sum(row.jobs for row in rows)
-        today, after = (
-            sum(row.jobs * (getattr(row, name) or 0.0) for row in rows) / max(jobs, 1)
-            for name in ("today_completion_minutes", "completion_minutes")
-        )
-        return (today, after) if rows else None
+        times = [(row.today_completion_minutes, row.completion_minutes, row.jobs) for row in self.service]
+        known = np.array([row for row in times if None not in row], dtype=float)
+        if not known.sum():
+            return None
+        today, after = known[:, :2].T @ known[:, 2] / known[:, 2].sum()
+        return float(today), float(after)
 
     @property
     def most_improved_size(self) -> JobSizeWaits | None:
@@ -661,12 +661,9 @@ def _format_released_gpus(freed_gpus: int, fleet_gpus: int, *, is_powered_down: 
     if not freed_gpus:
         return None
     verb = "is" if freed_gpus == 1 else "are"
-    text = f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released"
-    return (
-        f"{text}, counted here as powered down; other work may use them instead"
-        if is_powered_down
-        else (f"{text} for other work")
-    )
+    powered_down_text = ", counted here as powered down; other work may use them instead"
+    use_text = powered_down_text if is_powered_down else " for other work"
+    return f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released{use_text}"
 
 
 def _format_next_purchase(purchase: NextPurchase | None) -> str | None:

@@ -70,16 +70,12 @@ class PoolCheck:
 
     def meets_in_record(self, count: int) -> bool:
         """Whether each size meets its limit in the record, in the median of its replays."""
-        pool_gpus = self.pool_gpus(count)
+        pool_gpus = int(self.pool.resize(count).gpus.sum())
         report_step(f"fewest GPUs within the limits: a pool of {count_text(pool_gpus, 'GPU')}")
         if pool_gpus < self.service_gpus:
             return False
         replays = (self.find_missed(count, 0, replay) for replay in range(CURVE_RUNS))
         return is_rarely_missed(replays, CURVE_RUNS, CURVE_RUNS // 2)
-
-    def pool_gpus(self, count: int) -> int:
-        """GPUs of a number of units."""
-        return int(self.pool.resize(count).gpus.sum())
 
     def meets(self, count: int) -> bool:
         """Whether each size meets its limit in the record and in enough drawn ones."""
@@ -157,41 +153,20 @@ def explain_kept_gpus(model: WaitModel, limit_s: Floats, growth: FittedGrowth, l
     todays_gpus = int(model.inputs.fleet.gpus.sum())
     units = find_smallest_units(model, model.pools, limit_s) if load > 1.0 else None
     if units is not None and (gpus := int(join_pools(model.pools, units).gpus.sum())) < todays_gpus:
-        verb, days_text = "meets" if gpus == 1 else "meet", count_text(lead_days, "day")
         growth_text = percent_text(growth.load_factor_after(DAYS_PER_WEEK) - 1, ".1f")
         return (
-            f"{count_text(gpus, 'GPU')} {verb} the wait limits today, but fewer than {todays_gpus:,} no longer do "
-            f"after {days_text} (purchase lead time) of growth by {growth_text} per week"
+            f"{count_text(gpus, 'GPU')} would meet the wait limits today, but fewer than {todays_gpus:,} no longer do "
+            f"after {count_text(lead_days, 'day')} (purchase lead time) of growth by {growth_text} per week"
         )
-    return explain_fewest_units(model, limit_s)
-
-
-def explain_fewest_units(model: WaitModel, limit_s: Floats) -> str:
-    """Explain why no node can be released at today's load: wait limits, services or the fewest nodes of the pools.
-
-    Parameters
-    ----------
-    model : WaitModel
-        The model to simulate.
-    limit_s : array of float, shape (1 + n_draws, n_sizes)
-        Maximum wait of each size in the record and in each drawn one [s].
-    """
-    pools = model.pools
-    removable = [pool for pool in pools if pool.today > pool.min_units]
-    if not removable:
-        n_kept = sum(pool.min_units for pool in pools)
-        return f"only whole nodes can be released, and at least {count_text(n_kept, 'node')} of these stay in service"
-    checks = [PoolCheck(model, pool, limit_s, 1.0, np.zeros(len(limit_s))) for pool in removable]
-    waiting = [check for check in checks if check.pool_gpus(check.pool.today - 1) >= check.service_gpus]
+    shrinkable = [pool for pool in model.pools if pool.today > pool.min_units]
+    checks = [PoolCheck(model, pool, limit_s, 1.0, np.zeros(len(limit_s))) for pool in shrinkable]
+    waiting = [check for check in checks if check.pool.resize(check.pool.today - 1).gpus.sum() >= check.service_gpus]
     if not waiting:
-        gpus_text = f"{model.inputs.service_gpus:,.4g} GPUs"
-        return f"services and jobs without an end are allocated {gpus_text}, and only whole nodes can be released"
+        return "only whole nodes can be released; each layout keeps one, and services keep those that they use"
+    reason = "with fewer GPUs a job size would wait longer than its limit"
     if all(check.meets_in_record(check.pool.today - 1) for check in waiting):
-        return (
-            "with fewer GPUs a job size would wait longer than its limit in more than "
-            f"{percent_text(1 - MIN_SHARE_WITHIN_LIMIT)} of resampled weeks"
-        )
-    return "with fewer GPUs a job size would wait longer than its limit"
+        reason += f" in more than {percent_text(1 - MIN_SHARE_WITHIN_LIMIT)} of resampled weeks"
+    return reason
 
 
 def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_missed: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -602,7 +603,7 @@ def compare_placements(scenario: Scenario) -> pl.DataFrame:
     """Simulate the recent jobs on today's nodes under each placement rule, with stated multi-node slowdowns.
 
     Which nodes are idle when a job starts is a matter of chance, so that a single run of few multi-node jobs may rank
-    the rules wrongly: each is simulated in :data:`N_PLACEMENT_REPLAYS` replays, with arrivals up to half a minute later.
+    the rules wrongly: each is simulated in :data:`N_PLACEMENT_REPLAYS` replays with arrivals up to half a minute later.
 
     A row for each placement: ``jobs``, ``multi_node_jobs``, their ``slowdown`` (mean, weighted by GPU-hours),
     ``lost_gpu_hours`` a week with its 80 % interval over replays ``lost_gpu_hours_low`` and ``lost_gpu_hours_high``,
@@ -618,36 +619,35 @@ def compare_placements(scenario: Scenario) -> pl.DataFrame:
     gpu_seconds = replayed_jobs.asked_jobs.gpus_by_job() * requests.run_s
     observed_s = replayed_jobs.asked_jobs.observed_s
     block_s, n_blocks, _ = split_into_blocks(observed_s)
-    rows: list[dict[str, Any]] = []
-    for rule, name in PLACEMENT_NAMES.items():
-        replays = []
-        for number in range(N_PLACEMENT_REPLAYS):
-            delayed = requests.with_ready_times(requests.ready_s + arrival_jitter_s(len(requests.ready_s), number))
-            outcome = simulate_once(
-                delayed, fleet, queue=replayed_jobs.queue, placement=rule, larger=replayed_jobs.larger_profiles
-            )
-            started = ~np.isnan(outcome.start_s)
-            wait_s = np.where(started, outcome.start_s, observed_s) - delayed.ready_s
-            is_wide = evaluated & started & (requests.nodes > 1)
-            factor = np.nan_to_num(outcome.factor, nan=1.0)
-            lost_gpu_hours = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR
-            lost = pl.DataFrame({"at_s": requests.ready_s, "lost": lost_gpu_hours})
-            replays.append((
-                is_wide.sum(),
-                np.average(factor[is_wide], weights=gpu_seconds[is_wide]) if is_wide.any() else 1.0,
-                weekly_sums(lost, "lost", block_s, n_blocks).mean(),
-                wait_s[evaluated].mean() / SECONDS_PER_MINUTE if evaluated.any() else 0.0,
-                (evaluated & ~started).sum(),
-            ))  # fmt: skip
-        wide, slowdown, lost_hours, wait_minutes, never_started = np.array(replays, dtype=float).T
-        low, high = np.quantile(lost_hours, CURVE_INTERVAL)
-        rows.append({
-            "placement": name, "jobs": int(evaluated.sum()), "multi_node_jobs": round(np.median(wide)),
-            "slowdown": float(slowdown.mean()), "lost_gpu_hours": float(lost_hours.mean()),
-            "lost_gpu_hours_low": float(low), "lost_gpu_hours_high": float(high),
-            "mean_wait_minutes": float(wait_minutes.mean()), "never_started": round(np.median(never_started)),
+    replays: list[dict[str, Any]] = []
+    for (rule, name), number in itertools.product(PLACEMENT_NAMES.items(), range(N_PLACEMENT_REPLAYS)):
+        delayed = requests.with_ready_times(requests.ready_s + arrival_jitter_s(len(requests.ready_s), number))
+        outcome = simulate_once(
+            delayed, fleet, queue=replayed_jobs.queue, placement=rule, larger=replayed_jobs.larger_profiles
+        )
+        started = ~np.isnan(outcome.start_s)
+        wait_s = np.where(started, outcome.start_s, observed_s) - delayed.ready_s
+        is_wide = evaluated & started & (requests.nodes > 1)
+        factor = np.nan_to_num(outcome.factor, nan=1.0)
+        lost_gpu_hours = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR
+        weeks = weekly_sums(pl.DataFrame({"at_s": requests.ready_s, "lost": lost_gpu_hours}), "lost", block_s, n_blocks)
+        replays.append({
+            "placement": name,
+            "multi_node_jobs": int(is_wide.sum()),
+            "slowdown": float(np.average(factor[is_wide], weights=gpu_seconds[is_wide])) if is_wide.any() else 1.0,
+            "lost_gpu_hours": float(weeks.mean()),
+            "mean_wait_minutes": float(wait_s[evaluated].mean()) / SECONDS_PER_MINUTE if evaluated.any() else 0.0,
+            "never_started": int((evaluated & ~started).sum()),
         })  # fmt: skip
-    return pl.DataFrame(rows)
+    lost_bounds = zip(("lost_gpu_hours_low", "lost_gpu_hours_high"), CURVE_INTERVAL, strict=True)
+    return pl.DataFrame(replays).group_by("placement", maintain_order=True).agg(
+        pl.lit(int(evaluated.sum())).alias("jobs"),
+        pl.col("multi_node_jobs").median().round().cast(pl.Int64),
+        pl.col("slowdown", "lost_gpu_hours").mean(),
+        *(pl.col("lost_gpu_hours").quantile(bound, "linear").alias(column) for column, bound in lost_bounds),
+        pl.col("mean_wait_minutes").mean(),
+        pl.col("never_started").median().round().cast(pl.Int64),
+    )  # fmt: skip
 
 
 def node_domains(job_history: History, node_names: Sequence[str]) -> np.ndarray:

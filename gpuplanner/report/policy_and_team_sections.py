@@ -18,14 +18,13 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.units_and_number_formats import (
     UNALLOCATED_TEAM,
     count_text,
-    day_text,
-    last_day_text,
     localize_text,
     percent_text,
     wait_text,
 )
 from gpuplanner.decision.comparison_record import (
     Comparison,
+    describe_windows,
     format_left_out_policies,
     format_limit,
     format_policies_within_limit,
@@ -316,8 +315,7 @@ def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
             table,
             caption="Multi-node jobs by placement (GPU-hours per week)",
             headings=_MULTI_NODE_HEADINGS,
-            formats={"slowdown": ",.2f", "mean_wait_minutes": ",.1f"}
-            | dict.fromkeys(("lost_gpu_hours", "lost_gpu_hours_low", "lost_gpu_hours_high"), ",.1f"),
+            formats=dict.fromkeys(table.columns[4:-1], ",.1f") | {"slowdown": ",.2f"},
         ),
         page.note(
             "Racks and NVLink domains are from the inventory; a node without one is a rack of its own. Run times "
@@ -440,7 +438,7 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
         chart,
         page.table(
             table.select(name for name in _POLICY_HEADINGS if table[name].count()),
-            caption=f"Policies: {_describe_windows(comparison)}",
+            caption=f"Policies: {describe_windows(comparison)}",
             formats=dict.fromkeys(("of_today", "delayed_share"), ".0%"),
             headings=_POLICY_HEADINGS,
             muted=(~table["performable"]).to_list(),
@@ -464,7 +462,7 @@ def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "
     waits, decision = comparison.waits, comparison.decision
     if waits is None:
         return []
-    period = _describe_windows(comparison, split=False)
+    period = describe_windows(comparison, split=False)
     basis = "observed, and simulated for today and after the recommended change"
     table = make_wait_table(comparison).select(list(_WAIT_HEADINGS))
     if decision.demand_text:
@@ -579,7 +577,7 @@ def _render_policy_page(comparisons: Comparisons, title: str) -> str:
     first = next(iter(comparisons.values()))
     decision = first.decision
     if len(comparisons) == 1:
-        origin = {"actuator": decision.actuator, "target": format_wait_target(first), "days": _describe_windows(first)}
+        origin = {"actuator": decision.actuator, "target": format_wait_target(first), "days": describe_windows(first)}
         return page.render_page(
             page.section("Recommendation", render_first_screen(first)) + render_policy_section(first),
             title=title,
@@ -606,18 +604,6 @@ def _name_policies(frame: pl.DataFrame) -> pl.DataFrame:
     """Replace the keys in the columns ``policy`` and ``kind`` of the frontier by the names that the page shows."""
     kinds = {"tuned": "chosen setting", "setting": "other setting"}
     return frame.with_columns(pl.col("policy").replace(SHORT_NAMES), pl.col("kind").replace(kinds))
-
-
-def _describe_windows(comparison: Comparison, *, split: bool = True) -> str:
-    """Describe the training and evaluation windows of a comparison, or its period where they are the same."""
-    if comparison.tuned_from is None or comparison.evaluated_from is None or comparison.evaluated_to is None:
-        return "nothing was simulated"
-    training, evaluation = map(day_text, (comparison.tuned_from, comparison.evaluated_from))
-    last_day = last_day_text(comparison.evaluated_to)
-    if not split or training == evaluation:
-        return f"{training} to {last_day}"
-    hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.evaluated_from)}"
-    return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 
 
 def _order_policies(comparison: Comparison) -> pl.DataFrame:

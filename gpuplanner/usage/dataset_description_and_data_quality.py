@@ -190,17 +190,10 @@ def _summarize_layout_history(table: pl.DataFrame) -> Tables:
     >>> rows = pl.DataFrame({"node": ["n1", "n2", "n3"], "mig_enabled": [None, False, True]})
     >>> dumps = rows.with_columns(time=datetime(2026, 2, 2), layouts=pl.lit(None, pl.String))
     >>> _summarize_layout_history(dumps)["MIG layouts of nodes over time"]["layouts"].to_list()
-    ['full GPUs (no MIG instance listed)', 'full GPUs (MIG disabled)', 'not known (MIG enabled)']
+    ['full GPUs', 'full GPUs', 'not known']
     """
-    missing = (
-        pl.when("mig_enabled")
-        .then(pl.lit("not known (MIG enabled)"))
-        .when(~pl.col("mig_enabled"))
-        .then(pl.lit("full GPUs (MIG disabled)"))
-        .otherwise(pl.lit("full GPUs (no MIG instance listed)"))
-    )
-    layouts = layouts_over_time(table).with_columns(pl.coalesce("layouts", missing))
-    return {"MIG layouts of nodes over time": layouts}
+    missing = pl.when("mig_enabled").then(pl.lit("not known")).otherwise(pl.lit("full GPUs"))
+    return {"MIG layouts of nodes over time": layouts_over_time(table).with_columns(pl.coalesce("layouts", missing))}
 
 
 def _summarize_out_of_service(table: pl.DataFrame) -> Tables:

@@ -56,9 +56,6 @@ def contradictions(found: Comparison) -> Iterator[str]:
     if purchase is not None and (purchase.date, purchase.order_by) != (ends.date, ends.order_by):
         yield "two dates of the next purchase"
 
-    by_size = one.mean_completion_minutes
-    if by_size is not None and found.today is not None and abs(found.today.completion_minutes - by_size[0]) > 0.01:
-        yield "two mean completion times of today"
     if one.action == "keep" and f"{one.reason}".endswith("a job size would wait longer than its limit"):
         limits = {row.size: row.limit_minutes for row in one.service}
         smaller = [point for point in found.wait_curve if point.gpus < one.gpus and point.job_size in limits]
@@ -223,10 +220,6 @@ def test_public_traces(name: str, public_data, tmp_path):
                 "service": (replace(one.service[0], recommended_p95_minutes=9.0), *one.service[1:]),
             },
             "a wait rises",
-        ),
-        (
-            lambda one: {"service": tuple(replace(row, today_completion_minutes=1.0) for row in one.service)},
-            "two mean completion times",
         ),
         (lambda one: {"saving": type(one.saving)(12.0, 12.0, 12.0, "none")}, "a saving with a reason"),
     ],
