@@ -436,7 +436,7 @@ def open_study(directory: str | Path) -> Study:
     try:
         values = json.loads((folder / "study.json").read_text(encoding="utf-8"))
         plan = problem = None
-        if values["headline"]["plan_status"] is not None:
+        if values["headline"]["plan_changes"] is not None:
             plan, problem = plan_from_json((folder / "plan.json").read_text(encoding="utf-8"))
         kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES_FOLDER).glob("*.parquet"))
         tables = {path.stem: pl.read_parquet(path) for path in kept_tables}
