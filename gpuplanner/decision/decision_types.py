@@ -448,10 +448,10 @@ class Decision:
     def mean_completion_minutes(self) -> tuple[float, float] | None:
         """Mean time from eligibility to end of all jobs, simulated today and as recommended; None without sizes."""
         times = [(row.today_completion_minutes, row.completion_minutes, row.jobs) for row in self.service]
-        known = np.array([row for row in times if None not in row], dtype=float)
-        if not known.sum():
+        complete_rows = np.array([row for row in times if None not in row], dtype=float)
+        if not complete_rows.sum():
             return None
-        today, after = known[:, :2].T @ known[:, 2] / known[:, 2].sum()
+        today, after = complete_rows[:, :2].T @ complete_rows[:, 2] / complete_rows[:, 2].sum()
         return float(today), float(after)
 
     @property

@@ -316,7 +316,7 @@ COMPARISON_METRICS: Mapping[str, Callable[[Comparison], MetricValue]] = {
     "months_left": lambda comparison: _months_to_exhaustion(comparison),
     "headroom_share": lambda comparison: None if comparison.headroom is None else comparison.headroom.factor - 1.0,
     "months_left_today": lambda comparison: 0 if sizes_over_limit(comparison.decision) else None,
-    "waiting": lambda found: sum(row.waited for row in found.waits.causes.job_size) if found.waits else None,
+    "waiting": lambda record: sum(row.waited for row in record.waits.causes.job_size) if record.waits else None,
     **{f"waiting.{cause}": partial(_cause_percent, cause=cause) for cause in CAUSES},
 }
 """Functions that compute a number of the report from a policy comparison, by its name."""
