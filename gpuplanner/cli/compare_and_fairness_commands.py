@@ -201,7 +201,7 @@ def _show_effects(effects: Mapping[str, Any]) -> None:
         echo(rules_comparison.verdict_sentence, *rules_comparison.notes)
     if "placements" in effects:
         echo("")
-        show_frame(effects["placements"], title="Jobs on several nodes by placement, losses a week")
+        show_frame(effects["placements"], title="Jobs on several nodes by placement, losses a week (80 % interval)")
 
 
 def compare_pools(fleet: FleetPools, *, quiet: bool) -> dict[str, Comparison]:
@@ -265,7 +265,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     """Print a comparison: the table of policies, the recommendation, next steps and confidence."""
     import polars as pl
 
-    from gpuplanner.decision.comparison_record import format_limit, format_wait_target, format_windows
+    from gpuplanner.decision.comparison_record import describe_windows, format_limit, format_wait_target
 
     if comparison.rows:
         rows = [_policy_row(decision, comparison) for decision in comparison.rows]
@@ -279,7 +279,7 @@ def show_comparison(comparison: Comparison, *, quiet: bool) -> None:
     if quiet:
         return
     notify(*(f"missing: {missing.what}: {missing.command}" for missing in decision.missing))
-    notify(*filter(None, [format_windows(comparison)]))
+    notify(describe_windows(comparison))
 
 
 SHOWN_SHARING_COLUMNS = (

@@ -149,13 +149,12 @@ def print_warnings(warnings: Sequence[QualityWarning]) -> None:
 
 def print_policies(comparison: Comparison) -> None:
     """Print how many policies meet the wait limit, and the days on which they were fitted and evaluated."""
-    from gpuplanner.decision.comparison_record import format_policies_within_limit, format_windows
+    from gpuplanner.decision.comparison_record import describe_windows, format_policies_within_limit
 
     if not comparison.policies:
         print_fact("Policies", f"not compared: {comparison.decision.reason}")
         return
-    texts = format_policies_within_limit(comparison), format_windows(comparison)
-    print_fact("Policies", "; ".join(filter(None, texts)))
+    print_fact("Policies", f"{format_policies_within_limit(comparison)}; {describe_windows(comparison)}")
 
 
 def print_decision(comparison: Comparison, data: str, out_dir: Path) -> None:
@@ -197,6 +196,8 @@ def split_sentences(decision: Decision) -> list[str]:
 
 def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     """Return label and text of the key numbers of a decision: GPUs, allocation, energy and the next purchase."""
+    from gpuplanner.decision.decision_types import IDLE_ACTIONS
+
     decision, exhaustion, impact = comparison.decision, comparison.exhaustion, comparison.decision.financial_impact
     if decision.action == "none":
         return []
@@ -217,9 +218,10 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
             curve = {point.gpus: point.allocation_rate for point in comparison.wait_curve}
             utilization = [curve[gpus] for gpus in (decision.fleet_gpus, decision.gpus) if gpus in curve]
         shares = [percent_text(share) for share in utilization]
-        minutes = [row.completion_minutes for row in (today_row, policy_row)]
-        times = [wait_text(number) for number in minutes if number is not None]
-        today_text = "today " if len(times) == 1 else ""
+        # Policies that power idle nodes down have no times to completion of their own.
+        n_known = 1 if decision.measures and decision.measures[-1].action in IDLE_ACTIONS else 2
+        times = [wait_text(minutes) for minutes in (decision.mean_completion_minutes or ())[:n_known]]
+        today_text = "today " * (n_known == 1)
         completion = f"    mean completion time {today_text}{_change_text(times)}" if times else ""
         label = "Allocated" if len(shares) == 2 else "Allocated today"
         rows.append((label, f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
@@ -233,8 +235,7 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         rows.append(("Energy", f"– ({why or 'the power of the GPU model is not known'})"))
     else:
         rows.append(("Financial impact", impact.basis.replace("\n", " ")))
-    buys_gpus = any(measure.action == "buy" for measure in decision.measures)
-    if buys_gpus:
+    if any(measure.action == "buy" for measure in decision.measures):
         rows.append(("Next purchase", f"now, {decision.gpus - decision.fleet_gpus:,} GPUs"))
     elif exhaustion.date is None or exhaustion.order_by is None:
         headroom = comparison.headroom

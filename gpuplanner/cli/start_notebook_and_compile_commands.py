@@ -38,7 +38,7 @@ from gpuplanner.cli.application import (
 )
 from gpuplanner.cli.start_dialog import StartPrompt
 from gpuplanner.core.errors import GpuPlannerError, ScenarioError, TraceFormatError
-from gpuplanner.core.output_manifests_and_overwrite_checks import resolve_path
+from gpuplanner.core.output_manifests_and_overwrite_checks import read_manifest, resolve_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -392,9 +392,9 @@ def _prepare_scenario(
         scenario = replace(scenario, actuator=resolve_actuator(data_beginning.source, actuator))
     else:
         resolve_actuator(data_beginning.source, scenario.actuator)
-    prompt.print_assumption(
-        "Actuator", scenario.actuator, "as stated" if actuator else f"usual for {data_beginning.source} (--actuator)"
-    )
+    is_option = actuator is not None or any(text.startswith("actuator") for text in assignments)
+    basis = f"from {start_dialog.SCENARIO_FILE}" if "actuator" in known_fields else f"usual for {data_beginning.source}"
+    prompt.print_assumption("Actuator", scenario.actuator, "as stated" if is_option else f"{basis} (--actuator)")
     if data_beginning.no_run_reason is not None:
         return scenario, folder, data_beginning.source, data_beginning.no_run_reason
     return _complete_scenario(scenario, data_beginning, prompt, known_fields), folder, data_beginning.source, None
@@ -440,7 +440,13 @@ def _complete_scenario(
 
 
 def find_scenario(files: list[str]) -> Scenario | None:
-    """Read the scenario that the arguments name: a dataset folder, a YAML file or ``sample``; None for raw files."""
+    """Read the scenario that the arguments name; None for raw files.
+
+    Parameters
+    ----------
+    files : list of str
+        Arguments: a dataset folder, an output folder of ``start`` or ``report``, a scenario file, ``sample``, or files.
+    """
     from gpuplanner.ingest.dataset_folder import DATASET_MARK
 
     if SAMPLE_NAME in files and len(files) > 1:
@@ -449,8 +455,10 @@ def find_scenario(files: list[str]) -> Scenario | None:
     if len(files) > 1:
         return None
     path = Path(files[0])
+    written = read_manifest(path) if path.is_dir() else None
+    is_output = written is not None and start_dialog.SCENARIO_FILE in written[1]
     is_dataset = files[0] == SAMPLE_NAME or (path / DATASET_MARK.file).is_file()
-    if is_dataset or (path.suffix in (".yaml", ".yml") and not _is_source_file(path)):
+    if is_output or is_dataset or (path.suffix in (".yaml", ".yml") and not _is_source_file(path)):
         return _resolve_data(ScenarioOptions({}).make_scenario(files[0]))
     return None
 

@@ -17,6 +17,7 @@ from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWa
 from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.fewest_gpus_and_best_layout import (
     MAX_NODE_MULTIPLE,
+    explain_kept_gpus,
     find_best_layout,
     find_smallest_units,
     uniform_fleet,
@@ -247,12 +248,10 @@ def find_measures(
     model: WaitModel, target: WaitTarget, growth: FittedGrowth, *, lead_days: int = 90, extra_units: int = 0
 ) -> MeasureSearch:
     """Find the measures of :func:`recommend`, whose parameters it has."""
-    inputs = model.inputs
     if (reason := find_reason_against_recommendation(model)) is not None:
         return MeasureSearch(recommend_nothing(model, reason, growth))
     late = find_late_sizes(model, target)
     today_s, limit_s = wait_limits(model, target)
-    days_to_delivery = inputs.observed_s / SECONDS_PER_DAY / 2 + lead_days
     if late and model.waits.share.error >= 1.0:  # it is no closer to the record than a simulation without any wait
         return MeasureSearch(recommend_nothing(model, format_replay_error(model.waits.share.error), growth))
     # Sizes that miss the target in simulation but are not shown to be late by the record wait no longer than today.
@@ -260,7 +259,7 @@ def find_measures(
     if late:
         advice = find_measure_against_waits(model, target, late, applied_limit_s, today_s)
     else:
-        advice = release_gpus(model, applied_limit_s, growth.load_factor_after(days_to_delivery), extra_units)
+        advice = release_gpus(model, applied_limit_s, growth, lead_days, extra_units)
     if advice is None:
         hours = sum_cause_hours(model, late)
         main_cause = max(hours, key=lambda name: hours[name])
@@ -368,7 +367,9 @@ def add_kept_units(pools: Sequence[SizedPool], units: Sequence[int], extra_units
     return raised_units
 
 
-def release_gpus(model: WaitModel, limit_s: Floats, load: float, extra_units: int = 0) -> Recommendation:
+def release_gpus(
+    model: WaitModel, limit_s: Floats, growth: FittedGrowth, lead_days: int, extra_units: int = 0
+) -> Recommendation:
     """Recommend to release the GPUs that no job size needs to meet its wait limit.
 
     MIG profiles are recommended if they free more GPUs.
@@ -379,12 +380,15 @@ def release_gpus(model: WaitModel, limit_s: Floats, load: float, extra_units: in
         Observed jobs and nodes, and how jobs start.
     limit_s : array of float, shape (n_records, n_sizes)
         Wait limit of each job size, in the record and in each resampled record. [s]
-    load : float
-        Load that the kept GPUs have to carry, as a factor of today's.
+    growth : FittedGrowth
+        Weekly growth of the submitted work, whose load on the day of delivery the kept GPUs have to carry.
+    lead_days : int
+        Days from the order of GPUs to their first job.
     extra_units : int
         Nodes to keep beyond those that the wait limits need.
     """
     todays_gpus, pools = int(model.inputs.fleet.gpus.sum()), model.pools
+    load = growth.load_factor_after(model.inputs.observed_s / SECONDS_PER_DAY / 2 + lead_days)
     units = find_smallest_units(model, pools, limit_s, load=load) or [pool.today for pool in pools]
     units = add_kept_units(pools, units, extra_units)
     fewest_gpus = int(join_pools(pools, units).gpus.sum())
@@ -393,7 +397,7 @@ def release_gpus(model: WaitModel, limit_s: Floats, load: float, extra_units: in
         if fewest_units is not None and gpus < min(fewest_gpus, todays_gpus):
             return change_fleet(model, change, fewest_units, int(gpus))
     if fewest_gpus >= todays_gpus:
-        return keep_fleet(model, "with fewer GPUs a job size would wait longer than its limit")
+        return keep_fleet(model, explain_kept_gpus(model, limit_s, growth, lead_days, load))
     return resize_fleet(model, pools, units)
 
 

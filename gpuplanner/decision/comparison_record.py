@@ -79,7 +79,6 @@ class PolicyRow:
     - ``added_wait_mean_minutes``, ``added_wait_p95_minutes``, ``delayed_share``, ``longest_added_wait_minutes``: Mean
       added queue wait; the largest change of a p95 wait over job sizes; the share of jobs that start later than on
       today's fleet; the longest added wait.
-    - ``completion_minutes``: Mean time from arrival to the end of a job [min].
     - ``power_ups_per_week``: Nodes that are powered up a week; None if the policy powers none.
     - ``never_started``: Jobs that never started.
     - ``meets_target``: Whether ``added_wait_p95_minutes`` is within the limit and all jobs start; for a policy whose
@@ -105,7 +104,6 @@ class PolicyRow:
     added_wait_p95_minutes: float | None = None
     delayed_share: float | None = None
     longest_added_wait_minutes: float | None = None
-    completion_minutes: float | None = None
     power_ups_per_week: float | None = None
     never_started: int = 0
     meets_target: bool = False
@@ -295,10 +293,10 @@ def _explain_unallocated(scenario: Scenario, decision: Decision, impact: Financi
     if not hours or decision.action == "none" or decision.saving.value is not None:
         return ""
     share = percent_text(hours / sum(row.allocated_gpu_hours for row in decision.teams))
-    text = (
-        f"{share} of the GPU-hours ({hours:,.0f}) were unallocated: with fewer than {decision.fleet_gpus:,} GPUs a job "
-        f"size would wait longer than {'its limit' if all(row.meets_limit for row in decision.service) else 'today'}."
-    )
+    reason = "" if decision.action != "keep" or scenario.gpus is not None else f": {decision.reason}"
+    if not all(row.meets_limit for row in decision.service):
+        reason = f": with fewer than {decision.fleet_gpus:,} GPUs a job size would wait longer than today"
+    text = f"{share} of the GPU-hours ({hours:,.0f}) were unallocated{reason}."
     if impact.ownership in (OWNERSHIP_OWNED, OWNERSHIP_RESERVED):
         return f"No cash impact: no GPU is bought or released. {text}"
     return f"{impact.basis.rstrip('.')}. {text}"
@@ -385,10 +383,8 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: 
     # A job that starts more than a minute later than today is delayed.
     is_delayed = waited_s - replayed_jobs.today.waits_s[0, jobs] > SECONDS_PER_MINUTE
     added_wait_p95_minutes = replayed_jobs.wait_minutes(run, jobs) - replayed_jobs.todays_minutes(jobs)
-    completion_s = run.start_delay_s + results.asked_jobs.views[run.setting.view].run_s
     weeks = max(float(days.sum()) / 7, 1e-9)
     busy_gpu_hours = _count_busy_gpu_hours(results, run) / weeks
-    completes = jobs & np.isfinite(completion_s)
     row = PolicyRow(
         policy=policy.policy, meaning=MEANINGS[policy.policy], gpu_hours=policy.evaluation_hours,
         gpu_hours_promised=policy.training_hours, busy_gpu_hours=busy_gpu_hours, peak_gpus=replayed_jobs.peak_gpus(run),
@@ -396,7 +392,6 @@ def _make_policy_row(results: PolicyResults, policy: EvaluatedPolicy, decision: 
         added_wait_p95_minutes=max(float(added_wait_p95_minutes.max()), 0.0),
         delayed_share=float(is_delayed.mean()) if len(waited_s) else 0.0,
         longest_added_wait_minutes=float(waited_s.max(initial=0.0)) / SECONDS_PER_MINUTE,
-        completion_minutes=float(completion_s[completes].mean()) / SECONDS_PER_MINUTE if completes.any() else None,
         power_ups_per_week=None if run.setting.switching is None else count_power_ups(run, days) / weeks,
         never_started=int(np.isinf(waited_s).sum()), meets_target=policy.meets_limit, reason=reason,
         setting_values=dict(run.setting.values),
@@ -427,7 +422,6 @@ def _use_recommended_waits(row: PolicyRow, decision: Decision) -> PolicyRow:
         added_wait_mean_minutes=sum(size.jobs * size.recommended_mean_minutes for size in service) / jobs,
         added_wait_p95_minutes=max(added, 0.0),
         delayed_share=sum(size.jobs_delayed for size in service) / jobs,
-        completion_minutes=None,
         meets_target=is_no_worse,
         reason=f"{reason}, no longer than today" if reason and is_no_worse else reason,
     )
@@ -496,13 +490,16 @@ def make_policy_table(comparison: Comparison) -> pl.DataFrame:
     )
 
 
-def format_windows(comparison: Comparison) -> str:
-    """Format the days on which policies were fitted and evaluated; empty where none were."""
+def describe_windows(comparison: Comparison, *, split: bool = True) -> str:
+    """Describe the training and evaluation windows of a comparison, or its period where they are the same."""
     if comparison.tuned_from is None or comparison.evaluated_from is None or comparison.evaluated_to is None:
-        return ""
-    fitted_from, evaluated_from = day_text(comparison.tuned_from), day_text(comparison.evaluated_from)
-    fitted = f"fitted from {fitted_from}, " if fitted_from != evaluated_from else ""
-    return f"{fitted}evaluated from {evaluated_from} to {last_day_text(comparison.evaluated_to)}"
+        return "nothing was simulated"
+    training, evaluation = map(day_text, (comparison.tuned_from, comparison.evaluated_from))
+    last_day = last_day_text(comparison.evaluated_to)
+    if not split or training == evaluation:
+        return f"{training} to {last_day}"
+    hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.evaluated_from)}"
+    return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 
 
 def format_policies_within_limit(comparison: Comparison) -> str:

@@ -632,10 +632,7 @@ def _format_smaller_fleet(decision: Decision, curve: Sequence[CurvePoint]) -> st
 
 def _format_completion(decision: Decision) -> str:
     """Format the mean completion time of jobs today and rightsized; empty where they are not, or take no longer."""
-    rows = [row for row in decision.service if None not in (row.today_completion_minutes, row.completion_minutes)]
-    jobs = sum(row.jobs for row in rows)
-    today = sum(row.jobs * (row.today_completion_minutes or 0.0) for row in rows) / max(jobs, 1)
-    after = sum(row.jobs * (row.completion_minutes or 0.0) for row in rows) / max(jobs, 1)
+    today, after = decision.mean_completion_minutes or (0.0, 0.0)
     if after < today + 1.0 or all(measure.action != "rightsize" for measure in decision.measures):
         return ""
     return f"Mean completion time {wait_text(today)} → {wait_text(after)}: jobs run longer on MIG instances."

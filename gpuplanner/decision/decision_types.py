@@ -7,6 +7,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
@@ -444,6 +445,16 @@ class Decision:
         return bool(self.measures) or self.policy != TODAY
 
     @property
+    def mean_completion_minutes(self) -> tuple[float, float] | None:
+        """Mean time from eligibility to end of all jobs, simulated today and as recommended; None without sizes."""
+        times = [(row.today_completion_minutes, row.completion_minutes, row.jobs) for row in self.service]
+        complete_rows = np.array([row for row in times if None not in row], dtype=float)
+        if not complete_rows.sum():
+            return None
+        today, after = complete_rows[:, :2].T @ complete_rows[:, 2] / complete_rows[:, 2].sum()
+        return float(today), float(after)
+
+    @property
     def most_improved_size(self) -> JobSizeWaits | None:
         """Job size whose p95 wait falls most, by a minute at least; else the size with the longest wait today."""
         improved = min(self.service, key=lambda service: service.added_p95_minutes, default=None)
@@ -650,12 +661,9 @@ def _format_released_gpus(freed_gpus: int, fleet_gpus: int, *, is_powered_down: 
     if not freed_gpus:
         return None
     verb = "is" if freed_gpus == 1 else "are"
-    text = f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released"
-    return (
-        f"{text}, counted here as powered down; other work may use them instead"
-        if is_powered_down
-        else (f"{text} for other work")
-    )
+    powered_down_text = ", counted here as powered down; other work may use them instead"
+    use_text = powered_down_text if is_powered_down else " for other work"
+    return f"{freed_gpus:,} of {fleet_gpus:,} GPUs {verb} released{use_text}"
 
 
 def _format_next_purchase(purchase: NextPurchase | None) -> str | None:

@@ -77,14 +77,12 @@ class ExplainedShare:
 
     - ``fraction``: Share of the observed waiting that a replay without unexplained delays reproduces, summed by tenant
       and size [0-1]; None if hardly any job waited, and ``error`` is then meaningless.
-    - ``by_size``: The same share by job size.
     - ``error``: Sum over tenants and sizes of |simulated - observed waiting| per second observed, in the replay from
       which waits are forecast.
     - ``gaps``: Gaps in the record, with the results that are not shown.
     """
 
     fraction: float | None
-    by_size: dict[str, float]
     error: float
     gaps: tuple[RecordGap, ...]
 
@@ -229,7 +227,7 @@ def explain_waits(inputs: JobReplayInputs) -> ExplainedWaits:
         shift = [no_delay_s, *(arrival_jitter_s(len(delay_s), number) for number in range(2))]
         waits_by_shift = [replay(queue, delay_s + later_s) + delay_s for later_s in shift]
         delayed_s = min(waits_by_shift[0], np.mean(waits_by_shift[1:], axis=0), key=record.error)
-    share = measure_explained_share(record, simulated_s, delayed_s, size, sizes, seconds[evaluated].sum(axis=0))
+    share = measure_explained_share(record, simulated_s, delayed_s, seconds[evaluated].sum(axis=0))
     return ExplainedWaits(seconds, arrivals.ready_s + delay_s, delay_s, queue, evaluated, delayed_s, waited_s, share)
 
 
@@ -278,7 +276,7 @@ def compute_unexplained_delay(seconds: Floats, tenant: Ints, n_tenants: int, lat
 
 
 def measure_explained_share(
-    observed: ObservedWaits, simulated_s: Floats, delayed_s: Floats, size: Ints, sizes: tuple[str, ...], seconds: Floats
+    observed: ObservedWaits, simulated_s: Floats, delayed_s: Floats, seconds: Floats
 ) -> ExplainedShare:
     """Measure how much of the waiting a replay reproduces, and list the gaps of the record that withhold results.
 
@@ -288,38 +286,27 @@ def measure_explained_share(
         Observed queue waits.
     simulated_s, delayed_s : array of float, shape (n_jobs,)
         Waits in the replay without unexplained delays, and with them. [s]
-    size : array of int, shape (n_jobs,)
-        Number of the size of each job, in ``sizes``.
-    sizes : tuple of str
-        Names of the job sizes.
     seconds : array of float, shape (n_causes,)
         Waiting by cause, of jobs within the record. [s]
 
     Examples
     --------
-    >>> zero, size = np.zeros(12), np.zeros(12, int)
-    >>> record = ObservedWaits(zero + 3600, size, np.ones(12, bool))
+    >>> zero = np.zeros(12)
+    >>> record = ObservedWaits(zero + 3600, np.zeros(12, int), np.ones(12, bool))
     >>> seconds = np.array([0, 0, 0, 0, 0, 11 * 3600.0])
-    >>> share = measure_explained_share(record, zero, record.waited_s, size, ("1 GPU",), seconds)
+    >>> share = measure_explained_share(record, zero, record.waited_s, seconds)
     >>> share.fraction, share.error, share.capacity_is_clear
     (0.0, 0.0, False)
     >>> share.gaps[0].sentence
     'Jobs waited 11 h while the nodes had what they requested: the record lacks jobs or limits.'
     """
     evaluated, n_groups = observed.is_evaluated, int(observed.group.max(initial=0)) + 1
-    size_of_group = np.zeros(n_groups, np.int64)
-    size_of_group[observed.group] = size
     group, waits_pair = observed.group[evaluated], (observed.waited_s, simulated_s)
     waited_s, reproduced_s = (np.bincount(group, waits_s[evaluated], n_groups) for waits_s in waits_pair)
     reproduced_s = np.minimum(np.maximum(reproduced_s, 0.0), waited_s)
-    by_size = {
-        name: float(reproduced_s[size_of_group == number].sum() / waited_s[size_of_group == number].sum())
-        for number, name in enumerate(sizes)
-        if waited_s[size_of_group == number].sum() > 0
-    }
     error = observed.error(delayed_s)
     if not observed.has_queued_jobs:
-        return ExplainedShare(None, {}, error, ())
+        return ExplainedShare(None, error, ())
 
     fraction = float(reproduced_s.sum() / waited_s.sum())
     gaps = []
@@ -332,7 +319,7 @@ def measure_explained_share(
         gaps.append(RecordGap("capacity", f"{waited_text}{reason}"))
     if error > MAX_REPLAY_ERROR:
         gaps.append(RecordGap("size", f"Waits by job size are not shown: {format_replay_error(error)}."))
-    return ExplainedShare(fraction, by_size, error, tuple(gaps))
+    return ExplainedShare(fraction, error, tuple(gaps))
 
 
 def format_replay_error(error: float) -> str:

@@ -8,14 +8,17 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from gpuplanner.core.libraries_plugins_and_workers import report_step
-from gpuplanner.core.units_and_number_formats import count_text
+from gpuplanner.core.units_and_number_formats import count_text, percent_text
+from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_simulation import find_smallest
 from gpuplanner.decision.wait_curve import (
     CURVE_RUNS,
+    DAYS_PER_WEEK,
     MIN_SHARE_WITHIN_LIMIT,
     Bools,
     SizedPool,
     WaitModel,
+    join_pools,
     simulate_waits,
 )
 from gpuplanner.simulator.simulation_inputs import NodeFleet
@@ -129,6 +132,41 @@ def find_smallest_units(
         fixed = [0 if pool.movable else pool.today for pool in pools]
         units = [max(pair) for pair in zip(units, fixed, strict=True)]
     return units
+
+
+def explain_kept_gpus(model: WaitModel, limit_s: Floats, growth: FittedGrowth, lead_days: int, load: float) -> str:
+    """Explain why no GPU is released: by growth until GPUs could be replaced, else by what binds today.
+
+    Parameters
+    ----------
+    model : WaitModel
+        Observed jobs and nodes, and how jobs start.
+    limit_s : array of float, shape (n_records, n_sizes)
+        Wait limit of each job size, in the record and in each resampled record. [s]
+    growth : FittedGrowth
+        Weekly growth of the submitted work.
+    lead_days : int
+        Days from the order of GPUs to their first job.
+    load : float
+        Load at the end of the lead time, as a factor of that of the record.
+    """
+    todays_gpus = int(model.inputs.fleet.gpus.sum())
+    units = find_smallest_units(model, model.pools, limit_s) if load > 1.0 else None
+    if units is not None and (gpus := int(join_pools(model.pools, units).gpus.sum())) < todays_gpus:
+        growth_text = percent_text(growth.load_factor_after(DAYS_PER_WEEK) - 1, ".1f")
+        return (
+            f"{count_text(gpus, 'GPU')} would meet the wait limits today, but fewer than {todays_gpus:,} no longer do "
+            f"after {count_text(lead_days, 'day')} (purchase lead time) of growth by {growth_text} per week"
+        )
+    shrinkable = [pool for pool in model.pools if pool.today > pool.min_units]
+    checks = [PoolCheck(model, pool, limit_s, 1.0, np.zeros(len(limit_s))) for pool in shrinkable]
+    waiting = [check for check in checks if check.pool.resize(check.pool.today - 1).gpus.sum() >= check.service_gpus]
+    if not waiting:
+        return "only whole nodes can be released; each layout keeps one, and services keep those that they use"
+    reason = "with fewer GPUs a job size would wait longer than its limit"
+    if all(check.meets_in_record(check.pool.today - 1) for check in waiting):
+        reason += f" in more than {percent_text(1 - MIN_SHARE_WITHIN_LIMIT)} of resampled weeks"
+    return reason
 
 
 def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_missed: float) -> bool:

@@ -57,11 +57,6 @@ N_PAIRED_DRAWS = 20
 """Number of resampled weeks in which the waits of two fleets are compared."""
 
 
-def join_sizes(rows: Sequence[JobSizeWaits], n_sizes: int) -> str:
-    """Join the names of up to three job sizes; give more as a number of all ``n_sizes`` job sizes."""
-    return ", ".join(row.size for row in rows) if len(rows) <= 3 else f"{len(rows)} of {n_sizes} job sizes"
-
-
 def _find_layout_recommendation(scenario: Scenario) -> Recommendation:
     """Return the recommendation with the MIG layouts that the scenario asks for: the recommended ones or today's."""
     unstated = without_policies(scenario.but(**UNSTATED_FLEET))
@@ -174,7 +169,8 @@ def format_missed_limits(gpus: int, rows: Sequence[JobSizeWaits], curve: Sequenc
         layout = "the recommended" if mig_layout == TODAY else "today's"
         sizes = ", ".join(f"{size} {point.p95_text}" for size, point in missed_points.items()) or "none"
         trade = f"; with {layout} layout: {sizes}"
-    sizes_text = join_sizes([row for row in rows if row in missed], len(rows))
+    in_order = ", ".join(row.size for row in rows if row in missed)
+    sizes_text = in_order if len(missed) <= 3 else f"{len(missed)} of {len(rows)} job sizes"
     return f"{gpus:,} GPUs miss the wait limit for jobs on {sizes_text}. {title}: {', '.join(waits)}{trade}."
 
 

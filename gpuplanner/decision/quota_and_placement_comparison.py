@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -18,6 +19,7 @@ from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PE
 from gpuplanner.decision.explained_waits import MAX_REPLAY_ERROR
 from gpuplanner.decision.policy_comparison import load_policy_simulation
 from gpuplanner.decision.policy_simulation import ReplayedJobs, simulate_once
+from gpuplanner.decision.queue_model import arrival_jitter_s
 from gpuplanner.decision.quota_recommendation import NODE_FAIL_STATE, observed_mtbf_s
 from gpuplanner.decision.requested_jobs import AS_TODAY, JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.sharing_rules import (
@@ -30,6 +32,7 @@ from gpuplanner.decision.sharing_rules import (
     read_sharing_rules,
 )
 from gpuplanner.decision.team_fairness import UNNAMED_TEAM, team_of_jobs
+from gpuplanner.decision.wait_curve import CURVE_INTERVAL
 from gpuplanner.simulator.replications import compare_paired
 from gpuplanner.simulator.scheduling_rules import (
     Checkpoints,
@@ -591,14 +594,20 @@ def _judge_wait_change(row: Mapping[str, float | None]) -> str:
 
 PLACEMENT_NAMES = {"lowest": "first idle nodes", "consolidate": "consolidated", "spread": "spread"}
 """Placement rule of the simulator → its name in the table."""
+N_PLACEMENT_REPLAYS = 10
+"""Number of replays of the record under each placement rule."""
 
 
 @stage
 def compare_placements(scenario: Scenario) -> pl.DataFrame:
     """Simulate the recent jobs on today's nodes under each placement rule, with stated multi-node slowdowns.
 
+    Which nodes are idle when a job starts is a matter of chance, so that a single run of few multi-node jobs may rank
+    the rules wrongly: each is simulated in :data:`N_PLACEMENT_REPLAYS` replays with arrivals up to half a minute later.
+
     A row for each placement: ``jobs``, ``multi_node_jobs``, their ``slowdown`` (mean, weighted by GPU-hours),
-    ``lost_gpu_hours`` a week, ``mean_wait_minutes`` of all jobs, and ``never_started``.
+    ``lost_gpu_hours`` a week with its 80 % interval over replays ``lost_gpu_hours_low`` and ``lost_gpu_hours_high``,
+    ``mean_wait_minutes`` of all jobs, and ``never_started``; means over replays, and medians of numbers of jobs.
     """
     job_history, _, replayed_jobs, _ = load_policy_simulation(scenario)
     rack, beyond = parse_gang_slowdowns(scenario.gang_slowdowns or "") or (1.0, 1.0)
@@ -608,28 +617,37 @@ def compare_placements(scenario: Scenario) -> pl.DataFrame:
     fleet = replace(replayed_jobs.asked_jobs.fleet, network=network)
     requests, evaluated = replayed_jobs.make_requests(AS_TODAY), replayed_jobs.is_evaluated
     gpu_seconds = replayed_jobs.asked_jobs.gpus_by_job() * requests.run_s
-    block_s, n_blocks, _ = split_into_blocks(replayed_jobs.asked_jobs.observed_s)
-    rows: list[dict[str, Any]] = []
-    for rule, name in PLACEMENT_NAMES.items():
+    observed_s = replayed_jobs.asked_jobs.observed_s
+    block_s, n_blocks, _ = split_into_blocks(observed_s)
+    replays: list[dict[str, Any]] = []
+    for (rule, name), number in itertools.product(PLACEMENT_NAMES.items(), range(N_PLACEMENT_REPLAYS)):
+        delayed = requests.with_ready_times(requests.ready_s + arrival_jitter_s(len(requests.ready_s), number))
         outcome = simulate_once(
-            requests, fleet, queue=replayed_jobs.queue, placement=rule, larger=replayed_jobs.larger_profiles
+            delayed, fleet, queue=replayed_jobs.queue, placement=rule, larger=replayed_jobs.larger_profiles
         )
         started = ~np.isnan(outcome.start_s)
-        wait_s = np.where(started, outcome.start_s, replayed_jobs.asked_jobs.observed_s) - requests.ready_s
+        wait_s = np.where(started, outcome.start_s, observed_s) - delayed.ready_s
         is_wide = evaluated & started & (requests.nodes > 1)
         factor = np.nan_to_num(outcome.factor, nan=1.0)
         lost_gpu_hours = gpu_seconds * (factor - 1.0) * evaluated / SECONDS_PER_HOUR
         weeks = weekly_sums(pl.DataFrame({"at_s": requests.ready_s, "lost": lost_gpu_hours}), "lost", block_s, n_blocks)
-        rows.append({
+        replays.append({
             "placement": name,
-            "jobs": int(evaluated.sum()),
             "multi_node_jobs": int(is_wide.sum()),
             "slowdown": float(np.average(factor[is_wide], weights=gpu_seconds[is_wide])) if is_wide.any() else 1.0,
             "lost_gpu_hours": float(weeks.mean()),
             "mean_wait_minutes": float(wait_s[evaluated].mean()) / SECONDS_PER_MINUTE if evaluated.any() else 0.0,
             "never_started": int((evaluated & ~started).sum()),
         })  # fmt: skip
-    return pl.DataFrame(rows)
+    lost_bounds = zip(("lost_gpu_hours_low", "lost_gpu_hours_high"), CURVE_INTERVAL, strict=True)
+    return pl.DataFrame(replays).group_by("placement", maintain_order=True).agg(
+        pl.lit(int(evaluated.sum())).alias("jobs"),
+        pl.col("multi_node_jobs").median().round().cast(pl.Int64),
+        pl.col("slowdown", "lost_gpu_hours").mean(),
+        *(pl.col("lost_gpu_hours").quantile(bound, "linear").alias(column) for column, bound in lost_bounds),
+        pl.col("mean_wait_minutes").mean(),
+        pl.col("never_started").median().round().cast(pl.Int64),
+    )  # fmt: skip
 
 
 def node_domains(job_history: History, node_names: Sequence[str]) -> np.ndarray:

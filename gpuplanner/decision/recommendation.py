@@ -191,19 +191,20 @@ def replace_with_recommended(
     course : CourseOfAction
         The chosen course of action.
     """
-    replayed_jobs = policy_results.replayed_jobs
-    later = policy_results.evaluation_jobs
     days = (policy_results.training_days, policy_results.evaluation_days)
     results, winner = {result.policy: result for result in policy_results.evaluated_policies}, policy_results.winner
     if winner.run is not None and recommendation.late_sizes:
         why_not = f"not applied while jobs on {', '.join(recommendation.late_sizes)} miss the wait target"
         results |= {name: replace(winner, reason=why_not) for name in results if name == winner.policy}
+    is_kept = recommendation.action == "keep" and not recommendation.late_sizes
+    if is_kept and FEWER_NODES in results and policy_results.scenario.gpus is None:
+        results[FEWER_NODES] = replace(results[FEWER_NODES], reason=recommendation.reason)
     for candidate in (sized_course, course) if course is not sized_course else (sized_course,):
         if candidate.policy == TODAY:
             continue
         is_sized = candidate is sized_course  # by the wait limits, even where waits by size are not shown
         # The record of the sized one states its misses.
-        holds = is_sized or replayed_jobs.meets_limit(candidate.run, later)
+        holds = is_sized or policy_results.replayed_jobs.meets_limit(candidate.run, policy_results.evaluation_jobs)
         reason = None if holds else "a job size waits longer than its limit and than today"
         winner = summarize_policy_run(candidate.policy, candidate.run, holds=holds, days=days)
         winner = replace(winner, service=recommendation.service if is_sized else (), reason=reason)

@@ -64,17 +64,15 @@ class Headline:
       jobs, and by bucket of the ledger; in JSON each bucket has a key of its own.
     - ``small_jobs``, ``small_jobs_asking_too_much``, ``small_jobs_with_evidence``: Jobs that request one GPU or less:
       all, those that request more than they need, and those with a measurement.
-    - ``small_gpus_whole``, ``small_gpus_requested``, ``small_gpus_rightsized``: Mean GPUs of these jobs in the window,
-      on full GPUs, as requested, and rightsized.
+    - ``small_gpus_whole``, ``small_gpus_rightsized``: Mean GPUs of these jobs in the window, on full GPUs, and
+      rightsized.
     - ``cost``, ``currency``, ``price_per_gpu_hour``: Of the window.
     - ``energy_kwh``, ``carbon_kg``: Of the window, facility energy and its carbon.
-    - ``plan_status``, ``plan_objective_gpu_hours``, ``plan_bound_gpu_hours``, ``plan_gap_fraction``: Status, objective,
-      lower bound and optimality gap of the plan.
+    - ``plan_objective_gpu_hours``, ``plan_bound_gpu_hours``, ``plan_gap_fraction``: Objective, lower bound and
+      optimality gap of the plan.
     - ``plan_changes``, ``plan_unmet_gpu_hours``, ``plan_gpu_hours_on``: Layout changes, demand not covered, and
       powered-on GPU-hours.
     - ``forecast_coverage_90``: Share of past intervals within the 90 % band of the forecast. [0-1]
-    - ``action``, ``winner``, ``recommended_gpus``: Action, policy and GPUs of the decision; see :attr:`Study.decision`.
-    - ``saved_gpu_hours_per_week``, ``saved_fraction``, ``saved_cost_per_week``: Capacity freed and its value.
     - ``tomorrow_at``, ``tomorrow_gpus``: The next noon, and the rightsized GPUs that the forecast has then;
       ``tomorrow_low``, ``tomorrow_high``: their 90 % interval, of a forecast of one profile.
     """
@@ -98,14 +96,12 @@ class Headline:
     small_jobs_asking_too_much: int
     small_jobs_with_evidence: int
     small_gpus_whole: float
-    small_gpus_requested: float
     small_gpus_rightsized: float
     cost: str | None = None
     currency: str | None = None
     price_per_gpu_hour: float | None = None
     energy_kwh: float | None
     carbon_kg: float | None
-    plan_status: str | None = None
     plan_objective_gpu_hours: float | None = None
     plan_bound_gpu_hours: float | None = None
     plan_gap_fraction: float | None = None
@@ -113,12 +109,6 @@ class Headline:
     plan_unmet_gpu_hours: float | None = None
     plan_gpu_hours_on: float | None = None
     forecast_coverage_90: float | None = None
-    action: str
-    winner: str
-    recommended_gpus: int
-    saved_gpu_hours_per_week: float | None
-    saved_fraction: float | None
-    saved_cost_per_week: float | None
     tomorrow_gpus: float | None = None
     tomorrow_low: float | None = None
     tomorrow_high: float | None = None
@@ -140,7 +130,6 @@ class Headline:
 def build_headline(
     job_history: History,
     money_totals: Money,
-    decision: Decision,
     tables: Mapping[str, pl.DataFrame],
     plan: Plan | None,
     tomorrow: NextDayDemand | None,
@@ -153,8 +142,6 @@ def build_headline(
         Jobs and fleet of the window.
     money_totals : Money
         Costs, energy and carbon of the window.
-    decision : Decision
-        The decision.
     tables : mapping of str to polars.DataFrame
         Tables of the study.
     plan : Plan or None
@@ -168,8 +155,7 @@ def build_headline(
         Figures, rounded.
     """
     buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())
-    fleet, saved = job_history.fleet, decision.saving.value
-    fleet_gpu_hours = decision.fleet_gpus * HOURS_PER_WEEK
+    fleet = job_history.fleet
     headline = Headline(
         observed_from=job_history.begin.isoformat(),
         observed_to=job_history.end.isoformat(),
@@ -189,12 +175,6 @@ def build_headline(
         **_small_job_figures(job_history),
         energy_kwh=money_totals.energy_kwh,
         carbon_kg=money_totals.carbon_kg,
-        action=decision.action,
-        winner=decision.policy,
-        recommended_gpus=decision.gpus,
-        saved_gpu_hours_per_week=saved,
-        saved_fraction=saved / fleet_gpu_hours if saved is not None and fleet_gpu_hours else None,
-        saved_cost_per_week=decision.financial_impact.usd_per_week,
     )
     if money_totals.price is not None:
         cost, price = str(tables["costs"]["EffectiveCost"].sum()), money_totals.price
@@ -202,7 +182,6 @@ def build_headline(
     if plan is not None:
         headline = replace(
             headline,
-            plan_status=plan.status,
             plan_objective_gpu_hours=plan.objective,
             plan_bound_gpu_hours=plan.bound,
             plan_gap_fraction=plan.gap,
@@ -241,7 +220,7 @@ def _small_job_figures(job_history: History) -> dict[str, Any]:
         "small_jobs": int(small.sum()),
         "small_jobs_asking_too_much": int((small & smaller).sum()),
         "small_jobs_with_evidence": int((small & (sizes["evidence"] != "request")).sum()),
-    } | {f"small_gpus_{view}": mean_gpus(view) for view in ("whole", "requested", "rightsized")}
+    } | {f"small_gpus_{view}": mean_gpus(view) for view in ("whole", "rightsized")}
 
 
 def _mean_coverage(choice: pl.DataFrame) -> float | None:
@@ -457,7 +436,7 @@ def open_study(directory: str | Path) -> Study:
     try:
         values = json.loads((folder / "study.json").read_text(encoding="utf-8"))
         plan = problem = None
-        if values["headline"]["plan_status"] is not None:
+        if values["headline"]["plan_changes"] is not None:
             plan, problem = plan_from_json((folder / "plan.json").read_text(encoding="utf-8"))
         kept_tables = sorted(folder.glob("*.parquet")) or sorted((folder / TABLES_FOLDER).glob("*.parquet"))
         tables = {path.stem: pl.read_parquet(path) for path in kept_tables}

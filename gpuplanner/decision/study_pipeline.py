@@ -464,7 +464,7 @@ def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:
     else:
         cautions = [f"No forecast and no plan was made: {reason}. What happened stands by itself."]
     doubted = list_doubts(job_history, tables["ledger_buckets"], comparison)
-    headline = build_headline(job_history, money_totals, comparison.decision, tables, plan, tomorrow_demand)
+    headline = build_headline(job_history, money_totals, tables, plan, tomorrow_demand)
     return Study(
         scenario=scenario,
         headline=headline,

@@ -308,9 +308,10 @@ def find_anomalies(demand: pl.DataFrame) -> pl.DataFrame:
 
     A day is marked if its mean, less the usual deviation of its weekday, differs from the median of the seven days
     around it by more than :data:`MAX_DAILY_DEVIATION` robust standard deviations (1.4826 median absolute deviations of
-    all days), and by more than a tenth of the level. A change of the level that lasts is no anomaly: the days around it
-    have changed too. Days that the record covers in part are left out, and nothing is marked in fewer than
-    :data:`MIN_WEEKS_FOR_WEEKDAYS` weeks, in which weekends look like anomalies.
+    all days), and by more than a tenth of the level, both in GPUs and as a share of the level. A change of the level
+    that lasts is no anomaly: the days around it, before it or after it have changed too. Days that the record covers in
+    part are left out, and nothing is marked in fewer than :data:`MIN_WEEKS_FOR_WEEKDAYS` weeks, in which weekends look
+    like anomalies.
 
     Parameters
     ----------
@@ -339,19 +340,33 @@ def find_anomalies(demand: pl.DataFrame) -> pl.DataFrame:
     days = days.filter(pl.col("rows") == pl.col("rows").max()).drop("rows")
     if days.height < 7 * MIN_WEEKS_FOR_WEEKDAYS:
         return days.clear().with_columns(usual=pl.lit(None, pl.Float64))
-    means = _subtract_weekday_means(days["y"].to_numpy())
-    around = np.array([np.median(means[max(day - 3, 0) : day + 4]) for day in range(len(means))])
-    deviation = np.abs(means - around)
-    spread = 1.4826 * float(np.median(deviation))
-    is_anomaly = (deviation > MAX_DAILY_DEVIATION * spread) & (deviation > 0.1 * np.abs(around))
-    return days.with_columns(usual=pl.col("y") - pl.Series(means - around)).filter(is_anomaly)
+    means = days["y"].to_numpy()
+    around = _median_around(means)
+    is_anomaly, usual = np.full(len(means), fill_value=True), around
+    # Where the level changes, the deviation of a weekday stays as it was in GPUs, or as a share of the level.
+    for scale in (np.where(around > 0, around, 1.0), np.ones(len(means))):
+        without_weekdays = scale * _subtract_weekday_means(means / scale)
+        # A day beside a change of the level is like the days of one side.
+        sides = np.array(
+            [without_weekdays - _median_around(without_weekdays, *side) for side in ((3, 3), (6, 0), (0, 6))]
+        )
+        distance = sides[np.abs(sides).argmin(axis=0), np.arange(len(means))]
+        spread = 1.4826 * float(np.median(np.abs(sides[0]) / scale))
+        is_anomaly &= np.abs(distance) > np.maximum(MAX_DAILY_DEVIATION * spread * scale, 0.1 * np.abs(around))
+        usual = means - distance
+    return days.with_columns(usual=usual).filter(is_anomaly)
+
+
+def _median_around(means: np.ndarray, n_before: int = 3, n_after: int = 3) -> np.ndarray:
+    """Median of each day and a number of days before and after it."""
+    return np.array([np.median(means[max(day - n_before, 0) : day + n_after + 1]) for day in range(len(means))])
 
 
 def _subtract_weekday_means(means: np.ndarray) -> np.ndarray:
     """Subtract the mean deviation of each weekday from daily means."""
     if len(means) < 7 * MIN_WEEKS_FOR_WEEKDAYS:
         return means
-    around = np.array([np.median(means[max(day - 3, 0) : day + 4]) for day in range(len(means))])
+    around = _median_around(means)
     usual = [np.median((means - around)[day::7]) for day in range(7)]
     return np.asarray(means - np.resize(usual, len(means)))
 

@@ -566,14 +566,12 @@ class _NumberedGpus:
     - ``texts``: Layouts, by the positions that the states name.
     - ``states``, shape (n_slots, n_gpus), ``initial``, shape (n_gpus,): See :data:`GpuStates`.
     - ``max_changes_per_day``: Most layout changes that any GPU has within one day.
-    - ``parks``: Whether GPUs that are not needed stay powered on and idle (else they are released).
     """
 
     texts: list[str]
     states: GpuStates
     initial: GpuStates | None
     max_changes_per_day: int
-    parks: bool
 
     def layouts_of(self, states: GpuStates) -> GpuStates:
         """Return the positions of the layouts that busy and idle GPUs have, from their states."""
@@ -643,7 +641,7 @@ def _number_gpus(problem: PlanProblem, layouts: Sequence[str], counts: Counts, p
         states_now = placer.place_next(states_now, np.pad(row, (0, columns - len(row))), is_free_change=is_free_change)
         states.append(states_now)
         max_changes = max(max_changes, int(placer.changes_today.max(initial=0)))
-    return _NumberedGpus(texts, np.array(states), initial, max_changes, parks)
+    return _NumberedGpus(texts, np.array(states), initial, max_changes)
 
 
 def _layout_ranges(numbered: _NumberedGpus, problem: PlanProblem) -> pl.DataFrame:

@@ -6,7 +6,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from gpuplanner.core.errors import GeometryError
@@ -99,13 +99,14 @@ def make_bundle(
     elif rules.powers_nodes_down:
         add_files = add_power_saving_files
     try:
+        resources_change = _count_instances(rules.today) != _count_instances(rules.pools)
+        # Requests are switched after each part of the nodes, and name resources of the classes.
+        if rules.actuator == "dra" and add_files is not add_dra_files and resources_change:
+            add_device_classes(bundle)
         if is_partitioned_on_request and rules.actuator != "dra":
             bundle.warnings.append(f"actuator {rules.actuator} cannot partition GPUs on request; use --actuator dra")
         elif rules.has_node_names or add_files is add_node_pools:
             add_files(bundle)
-        resources_change = _count_instances(rules.today) != _count_instances(rules.pools)
-        if rules.actuator == "dra" and add_files is not add_dra_files and resources_change:
-            add_device_classes(bundle)
         if add_files is add_node_pools or (add_files is _add_operator_files and resources_change):
             add_queues(bundle)
     except GeometryError as error:
@@ -357,11 +358,6 @@ def _count_instances(pools: Sequence[PoolRule]) -> Counter[str]:
     return counts
 
 
-def _list_instances(counts: Mapping[str, int]) -> str:
-    """List numbers of full GPUs and MIG instances in a text."""
-    return ", ".join(f"{count:,} × {'full GPU' if name == FULL_GPU else name}" for name, count in counts.items())
-
-
 def _instance_table(rules: FleetRules) -> str:
     """Render the full GPUs and MIG instances of the fleet before and after the change, by profile, as Markdown."""
     today, planned = _count_instances(rules.today), _count_instances(rules.pools)
@@ -449,7 +445,8 @@ def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
     lines = [headings, ["---"] * len(headings)]
     for pool in rules.pools:
         is_on_request = LAYOUT_PER_JOB in pool.layouts
-        resources = "MIG instances as requested" if is_on_request else _list_instances(pool.offers)
+        offers = (f"{count:,} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items())
+        resources = "MIG instances as requested" if is_on_request else ", ".join(offers)
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
         lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
     if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:

@@ -73,7 +73,8 @@ def plot_quality(findings: pl.DataFrame, *, top: int = MAX_FINDING_ROWS) -> Char
     SchemaError
         If a column is missing.
     """
-    named_findings = findings.with_columns(name=pl.format("{} × {}", _format_counts(pl.col("rows")), "check"))
+    rows = pl.col("rows").map_elements(lambda count: f"{count:,}", return_dtype=pl.String)
+    named_findings = findings.with_columns(name=pl.format("{} × {}", rows, "check"))
     names, figures = names_in_order(named_findings, "name"), names_in_order(named_findings, "figure")
     shown = named_findings.filter(pl.col("name").is_in(names[:top]))
     severities = [severity for severity in SEVERITY_MARKS if severity in shown["severity"]]
@@ -352,8 +353,3 @@ def _choose_cell_length(days: pl.Series) -> tuple[str, str]:
 def _row_height(labels: AxisLabels) -> int:
     """Compute the height of a chart row [px] with room for the label with most lines."""
     return ROW_HEIGHT_PX + LINE_HEIGHT_PX * (labels.lines - 1)
-
-
-def _format_counts(rows: pl.Expr) -> pl.Expr:
-    """Format a column of counts with thousands separators."""
-    return rows.map_elements(lambda count: f"{count:,}", return_dtype=pl.String)

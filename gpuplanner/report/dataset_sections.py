@@ -65,16 +65,12 @@ def render_quality_section(data_quality: DataQuality) -> HtmlSection:
 def render_quality_page(data_quality: DataQuality, *, title: str) -> str:
     """Render a whole page about the data quality of a dataset, see :func:`gpuplanner.report.html_page.render_page`."""
     source_facts = data_quality.read
-    span = [source_facts.span_start, source_facts.span_end]
-    subtitle = " to ".join(_format_minute(item) for item in span if item) + " UTC" if all(span) else "without times"
+    span = [datetime.fromisoformat(item) for item in (source_facts.span_start, source_facts.span_end) if item]
+    times = [f"{instant.astimezone(UTC):%Y-%m-%d %H:%M}" for instant in span]
+    subtitle = " to ".join(times) + " UTC" if len(times) == 2 else "without times"
     origin = {"source": source_facts.source, "gpuplanner": __version__}
     origin |= {item.name: item.sha256 for item in source_facts.files}
     return page.render_page(render_quality_section(data_quality), title=title, subtitle=subtitle, provenance=origin)
-
-
-def _format_minute(instant: str) -> str:
-    """Format a time as date, hour and minute in UTC."""
-    return f"{datetime.fromisoformat(instant).astimezone(UTC):%Y-%m-%d %H:%M}"
 
 
 def render_quality_svg(data_quality: DataQuality) -> str:
@@ -150,13 +146,14 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
         f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
     panel_note = f"The last {DEMAND_CHART_DAYS} days, each panel on its own scale"
+    model_text = f" ({dataset.fleet.name})" if dataset.fleet.name else ""
     panel_note += " (dashed upright lines: the level changed; rings: unusual days)"
     parts = [
         page.figure(
             plots.plot_demand(
                 pool_demand(demand_rows) if demand_rows.height else demand_rows, history_days=DEMAND_CHART_DAYS
             ),
-            title=f"Demand by profile{_gpu_model_suffix(dataset)}, {tenant} [instances]",
+            title=f"Demand by profile{model_text}, {tenant} [instances]",
             alt=f"{largest_text}{panel_note}; unconstrained demand, without queue waits.",
             numbers=table,
         )
@@ -208,11 +205,10 @@ def render_phase_section(dataset: ExploredDataset, job: str = "") -> HtmlSection
     formats = {"run_h": ".2f", "gpu_hours": ".2f", "cost": ",.2f"}
     dip_table = page.table(spikes.select("start", "label", "depth", "lost_s", "evidence"), caption="Dips")
     dip_table = f"<details><summary>Dips as a table</summary>\n{dip_table}\n</details>"
+    gpus_text = "GPUs not known" if facts["gpus"] is None else f"{facts['gpus']:g} GPU{'s' * (facts['gpus'] != 1)}"
     return page.section(
         title,
-        page.paragraph(
-            f"{name}: {facts['job_class'] or 'no class'}, {_format_gpu_count(facts['gpus'])}, {facts['tenant']}."
-        ),
+        page.paragraph(f"{name}: {facts['job_class'] or 'no class'}, {gpus_text}, {facts['tenant']}."),
         page.figure(
             plots.plot_phases(view.samples, table.drop_nulls("label"), spikes.rename({"start": "time"})),
             title=f"Activity of the GPUs of {name}",
@@ -290,11 +286,6 @@ _CLAIM_TABLE_NOTE = (
 """Note under the table of demand of later phases: how phases of a job are divided."""
 
 
-def _gpu_model_suffix(dataset: ExploredDataset) -> str:
-    """Return the GPU model in parentheses, for a title; empty if it is not known."""
-    return f" ({dataset.fleet.name})" if dataset.fleet.name else ""
-
-
 def _describe_idle_hours(activity: pl.DataFrame) -> str:
     """Describe in a sentence the shares of allocated GPU-hours that were used, idle and without telemetry."""
     sums = activity.sum()
@@ -328,8 +319,3 @@ def _describe_lost_hours(ended: pl.DataFrame) -> str:
 def _name_instances(profile: str) -> str:
     """Return the words for instances of a profile: ``full GPUs`` or ``instances of 1g.10gb``."""
     return "full GPUs" if profile == FULL_GPU else f"instances of {profile}"
-
-
-def _format_gpu_count(count: float | None) -> str:
-    """Format a number of GPUs such as ``2 GPUs``, or ``GPUs not known``."""
-    return "GPUs not known" if count is None else f"{count:g} GPU{'' if count == 1 else 's'}"

@@ -249,7 +249,7 @@ def _render_device_class(profile: str) -> str:
     extended = f"  # The driver's own class gpu.nvidia.com answers to {FULL_GPU_RESOURCE}."
     if not is_full_gpu:
         since = _controller_fact("dra", "extended")
-        extended = f"  # From Kubernetes {since}, a pod that requests this resource by name gets a claim.\n"
+        extended = f"  # From Kubernetes {since}, or with DRAExtendedResource enabled, pods may request this by name.\n"
         extended += f"  extendedResourceName: nvidia.com/mig-{profile}"
     return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "EXTENDED": extended})
 

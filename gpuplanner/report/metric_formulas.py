@@ -88,7 +88,8 @@ def _decision_formulas(study: Study) -> list[Formula]:
             None if decision.action == "none" else _sum_column(layouts, "gpus"), "GPUs",
             "sum of the GPUs of all layouts. A change that keeps the number of GPUs has to meet the wait limit of each "
             "job size in the record, or not lengthen its wait; GPUs are released or bought only where the wait limits "
-            "are also met in 80 % of resampled weeks, each compared with today's fleet in the same weeks",
+            "are also met in 80 % of resampled weeks, each compared with today's fleet in the same weeks; GPUs are "
+            "released only if the limits are also met after the measured growth until new GPUs could be delivered",
             {"installed": decision.fleet_gpus}, layouts, "study.json: decision.layouts",
         ),
         Formula(

@@ -286,11 +286,6 @@ def _cause_percent(comparison: Comparison, cause: str) -> int | None:
     return None if comparison.waits is None else comparison.waits.cause_percent.get(cause)
 
 
-def _hours_waited(comparison: Comparison) -> float | None:
-    """Sum the hours that jobs of all sizes waited; None if the causes of waiting were not determined."""
-    return sum(row.waited for row in comparison.waits.causes.job_size) if comparison.waits else None
-
-
 DECISION_METRICS: Mapping[str, Callable[[Decision], MetricValue]] = {
     "released_gpus": lambda decision: max(decision.fleet_gpus - decision.gpus, 0),
     "more_gpus": lambda decision: max(decision.gpus - decision.fleet_gpus, 0),
@@ -321,7 +316,7 @@ COMPARISON_METRICS: Mapping[str, Callable[[Comparison], MetricValue]] = {
     "months_left": lambda comparison: _months_to_exhaustion(comparison),
     "headroom_share": lambda comparison: None if comparison.headroom is None else comparison.headroom.factor - 1.0,
     "months_left_today": lambda comparison: 0 if sizes_over_limit(comparison.decision) else None,
-    "waiting": lambda comparison: _hours_waited(comparison),
+    "waiting": lambda record: sum(row.waited for row in record.waits.causes.job_size) if record.waits else None,
     **{f"waiting.{cause}": partial(_cause_percent, cause=cause) for cause in CAUSES},
 }
 """Functions that compute a number of the report from a policy comparison, by its name."""

@@ -18,14 +18,13 @@ from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.units_and_number_formats import (
     UNALLOCATED_TEAM,
     count_text,
-    day_text,
-    last_day_text,
     localize_text,
     percent_text,
     wait_text,
 )
 from gpuplanner.decision.comparison_record import (
     Comparison,
+    describe_windows,
     format_left_out_policies,
     format_limit,
     format_policies_within_limit,
@@ -99,9 +98,9 @@ def write_scorecards(
 
 
 def make_scorecard(teams: Sequence[TeamRow], before: pl.DataFrame | None = None) -> pl.DataFrame:
-    """Rank teams by their idle share, lowest first; teams without telemetry follow by allocated GPU-hours.
+    """Rank teams by their idle share, lowest first; teams whose use is not known follow by allocated GPU-hours.
 
-    The idle share is that of the page: idle GPU-hours over those with telemetry, used or idle.
+    The idle share is that of the page: idle GPU-hours over those used or idle by telemetry or job records.
 
     Examples
     --------
@@ -152,16 +151,19 @@ def _render_card(
         f"{jobs:,} jobs, {allocated_gpu_hours:,.0f} GPU-hours allocated{grown}.",
     ]
     if idle_share is None or idle_gpu_hours is None:
-        lines += ["Allocated but idle: no telemetry. With telemetry, sizes follow from the use of your jobs.", *missing]
+        lines += [
+            "Allocated but idle: not known, no telemetry. With telemetry, sizes follow from the use of your jobs.",
+            *missing,
+        ]
     else:
         points = 100 * (idle_share_change or 0.0)
         change = "" if idle_share_change is None else f", {points:+.1f} points on the month before"
         lines.append(
             f"Allocated but idle: {idle_gpu_hours:,.0f} GPU-hours, {percent_text(idle_share, '.1f')} of those with "
-            f"telemetry{change}."
+            f"known use{change}."
         )
         without = allocated_gpu_hours - idle_gpu_hours / idle_share if idle_share else 0.0
-        lines += [f"Without telemetry: {without:,.0f} GPU-hours."] if without >= 0.5 else []
+        lines += [f"Use not known: {without:,.0f} GPU-hours."] if without >= 0.5 else []
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
     tip = ["Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
     return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:]), *tip]) + "\n"
@@ -197,6 +199,7 @@ _QUOTA_ADVICE_FORMATS = dict.fromkeys(("risk", "risk_now", "risk_stated", "risk_
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
 """Headings of the table of a rules comparison that differ from the column names."""
 _MULTI_NODE_HEADINGS = {
+    "lost_gpu_hours_low": "lost [GPU h], low", "lost_gpu_hours_high": "lost [GPU h], high",
     "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
 }  # fmt: skip
 """Headings of the table of multi-node jobs by placement, by column."""
@@ -312,11 +315,12 @@ def render_placement_section(table: pl.DataFrame | None) -> HtmlSection:
             table,
             caption="Multi-node jobs by placement (GPU-hours per week)",
             headings=_MULTI_NODE_HEADINGS,
-            formats={"slowdown": ",.2f", "lost_gpu_hours": ",.1f", "mean_wait_minutes": ",.1f"},
+            formats=dict.fromkeys(table.columns[4:-1], ",.1f") | {"slowdown": ",.2f"},
         ),
         page.note(
             "Racks and NVLink domains are from the inventory; a node without one is a rack of its own. Run times "
-            "in the data count as run times on adjacent nodes."
+            "in the data count as run times on adjacent nodes. Means and 80 % interval of replays with arrivals up to "
+            "half a minute later."
         ),
         about="GPU-hours lost to slowdown on one node, in one rack, and beyond",
         appendix=True,
@@ -434,7 +438,7 @@ def render_policy_section(comparison: Comparison, pool: str = "") -> HtmlSection
         chart,
         page.table(
             table.select(name for name in _POLICY_HEADINGS if table[name].count()),
-            caption=f"Policies: {_describe_windows(comparison)}",
+            caption=f"Policies: {describe_windows(comparison)}",
             formats=dict.fromkeys(("of_today", "delayed_share"), ".0%"),
             headings=_POLICY_HEADINGS,
             muted=(~table["performable"]).to_list(),
@@ -458,7 +462,7 @@ def _render_waits(comparison: Comparison, groups: Sequence[str] = ("job_size", "
     waits, decision = comparison.waits, comparison.decision
     if waits is None:
         return []
-    period = _describe_windows(comparison, split=False)
+    period = describe_windows(comparison, split=False)
     basis = "observed, and simulated for today and after the recommended change"
     table = make_wait_table(comparison).select(list(_WAIT_HEADINGS))
     if decision.demand_text:
@@ -573,7 +577,7 @@ def _render_policy_page(comparisons: Comparisons, title: str) -> str:
     first = next(iter(comparisons.values()))
     decision = first.decision
     if len(comparisons) == 1:
-        origin = {"actuator": decision.actuator, "target": format_wait_target(first), "days": _describe_windows(first)}
+        origin = {"actuator": decision.actuator, "target": format_wait_target(first), "days": describe_windows(first)}
         return page.render_page(
             page.section("Recommendation", render_first_screen(first)) + render_policy_section(first),
             title=title,
@@ -600,18 +604,6 @@ def _name_policies(frame: pl.DataFrame) -> pl.DataFrame:
     """Replace the keys in the columns ``policy`` and ``kind`` of the frontier by the names that the page shows."""
     kinds = {"tuned": "chosen setting", "setting": "other setting"}
     return frame.with_columns(pl.col("policy").replace(SHORT_NAMES), pl.col("kind").replace(kinds))
-
-
-def _describe_windows(comparison: Comparison, *, split: bool = True) -> str:
-    """Describe the training and evaluation windows of a comparison, or its period where they are the same."""
-    if comparison.tuned_from is None or comparison.evaluated_from is None or comparison.evaluated_to is None:
-        return "nothing was simulated"
-    training, evaluation = map(day_text, (comparison.tuned_from, comparison.evaluated_from))
-    last_day = last_day_text(comparison.evaluated_to)
-    if not split or training == evaluation:
-        return f"{training} to {last_day}"
-    hours = f"GPU-hours in the training window, {training} to {last_day_text(comparison.evaluated_from)}"
-    return f"{hours}; waits in the evaluation window, {evaluation} to {last_day}"
 
 
 def _order_policies(comparison: Comparison) -> pl.DataFrame:

@@ -191,6 +191,21 @@ def _summarize_nodes(table: pl.DataFrame) -> Tables:
     return tables
 
 
+def _summarize_layout_history(table: pl.DataFrame) -> Tables:
+    """Tabulate each node's layouts with the dump that shows them first; full GPUs differ from an unknown layout.
+
+    Examples
+    --------
+    >>> from datetime import datetime
+    >>> rows = pl.DataFrame({"node": ["n1", "n2", "n3"], "mig_enabled": [None, False, True]})
+    >>> dumps = rows.with_columns(time=datetime(2026, 2, 2), layouts=pl.lit(None, pl.String))
+    >>> _summarize_layout_history(dumps)["MIG layouts of nodes over time"]["layouts"].to_list()
+    ['full GPUs', 'full GPUs', 'not known']
+    """
+    missing = pl.when("mig_enabled").then(pl.lit("not known")).otherwise(pl.lit("full GPUs"))
+    return {"MIG layouts of nodes over time": layouts_over_time(table).with_columns(pl.coalesce("layouts", missing))}
+
+
 def _summarize_out_of_service(table: pl.DataFrame) -> Tables:
     """Tabulate nodes whose GPUs jobs could not use: down, drained, reserved or repartitioned, and since when."""
     gpus = pl.col("gpus").cast(pl.Int64).cast(pl.String).fill_null("all of the node")
@@ -293,7 +308,7 @@ def _summarize_distributions(table: pl.DataFrame) -> Tables:
 SUMMARY_FUNCTION_BY_TABLE: Mapping[str, Callable[[pl.DataFrame], Tables]] = {
     "inventory": _summarize_nodes,
     "out_of_service": _summarize_out_of_service,
-    "node_dumps": lambda table: {"MIG layouts of nodes over time": layouts_over_time(table)},
+    "node_dumps": _summarize_layout_history,
     "coverage": _summarize_coverage,
     "processes": _summarize_processes,
     "charges": _summarize_charges,

@@ -107,8 +107,19 @@ def test_the_folder_begins_again_where_it_ended(command, tmp_path):
         "slurm",
         14,
     )
-    for again in (out / "data", out / "scenario.yaml"):
+    for again in (out / "data", out / "scenario.yaml", out):
         assert decided(command, again, "-o", out)["decision"] == first["decision"]
+
+
+def test_the_actuator_names_who_stated_it(command, tmp_path):
+    out = tmp_path / "out"
+    dumps = (str(accounting(tmp_path)), str(node_list(tmp_path)))
+    runs = {"usual for slurm": dumps, "from scenario.yaml": (str(out),), "as stated": (str(out), "--actuator", "slurm")}
+    for basis, arguments in runs.items():
+        code, printed, err = command("start", *arguments, "-o", str(out), "--yes", "--no-page")
+        assert code == 0, err
+        (line,) = (line for line in (printed + err).splitlines() if line.startswith("Actuator"))
+        assert basis in line
 
 
 def test_export_opens_what_was_decided(command, tmp_path, monkeypatch):

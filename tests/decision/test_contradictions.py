@@ -56,6 +56,15 @@ def contradictions(found: Comparison) -> Iterator[str]:
     if purchase is not None and (purchase.date, purchase.order_by) != (ends.date, ends.order_by):
         yield "two dates of the next purchase"
 
+    if one.action == "keep" and f"{one.reason}".endswith("a job size would wait longer than its limit"):
+        limits = {row.size: row.limit_minutes for row in one.service}
+        smaller = [point for point in found.wait_curve if point.gpus < one.gpus and point.job_size in limits]
+        nearest = [point for point in smaller if point.gpus == max(other.gpus for other in smaller)]
+        if nearest and not any(point.exceeds(limits[point.job_size]) for point in nearest):
+            yield "all is kept for waits that the wait curve does not show"
+    fewer = found.find_row(FEWER_NODES)
+    if one.action == "keep" and "would meet" in f"{one.reason}" and fewer is not None and fewer.reason != one.reason:
+        yield "two reasons to keep all GPUs"
     yield from waits_apart(found)
     yield from policies_apart(found)
     saving, kwh = one.saving, one.financial_impact.kwh_per_week
@@ -178,6 +187,14 @@ def compared(scenario: Scenario) -> Comparison:
 
 def test_the_study_of_the_sample(study):
     check(study.comparison)
+
+
+def test_a_fleet_that_is_kept_for_growth_has_one_reason(handed_over):
+    data = handed_over(planted.planted("too_large-1").cluster)
+    found = compared(Scenario(data=data, actuator="slurm", policies="fewer_nodes", growth_per_week=0.2))
+    check(found)
+    assert "16 GPUs would meet the wait limits today" in found.decision.sentence
+    assert found.decision.reason in found.decision.financial_impact.basis
 
 
 @pytest.mark.long

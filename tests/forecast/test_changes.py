@@ -79,3 +79,16 @@ def test_a_day_unlike_its_neighbours_is_an_anomaly_and_a_lasting_change_is_not()
     assert begin + timedelta(days=20) in change_points(hours)["ds"].to_list()
     assert find_anomalies(hours.with_columns(y=pl.lit(7.0))).is_empty()
     assert find_anomalies(hours.head(24 * 20)).is_empty()
+
+
+@pytest.mark.parametrize("weekend_falls", ["by a share", "by GPUs"])
+def test_weekends_after_a_change_of_level_are_usual(weekend_falls):
+    """Nine weeks with half of the load at weekends; the level rises after five, and a day in week three is triple."""
+    rng, day = np.random.default_rng(4), np.arange(63)
+    weekend, raised = day % 7 >= 5, day >= 35
+    level = np.where(weekend, 2.5, 5.0)
+    level = level * np.where(raised, 1.8, 1.0) if weekend_falls == "by a share" else level + np.where(raised, 4.0, 0.0)
+    level *= rng.normal(1.0, 0.05, 63)
+    level[17] *= 3
+    demand = days_of(np.repeat(level, 24))
+    assert find_anomalies(demand)["ds"].to_list() == [demand["ds"][17 * 24]]

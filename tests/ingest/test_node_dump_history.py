@@ -60,9 +60,10 @@ def test_slices_follow_the_layout_of_each_time_and_add_up_to_the_installed_hours
     # One week of two GPUs; n1 is whole for four days, also before its first dump, and cut for three.
     assert slices == {"allocated": 24, "not_allocated": 72 * 7 - 24, "lost_to_layout": 0, "full_gpu": (96 + 168) * 7}
     assert sum(slices.values()) == 7 * describe(str(tmp_path / "out")).hours["gpu_hours"].sum()  # type: ignore[index]
-    over_time = tables["MIG layouts of nodes over time"].select("node", "layouts", "since")
+    over_time, full = tables["MIG layouts of nodes over time"], "full GPUs"
+    over_time = over_time.select("node", "layouts", "since")
     assert [(node, layout, since.day) for node, layout, since in over_time.iter_rows()] == [
-        ("n1", None, 3), ("n1", "1g.5gb:7", 5), ("n2", None, 3),
+        ("n1", full, 3), ("n1", "1g.5gb:7", 5), ("n2", full, 3),
     ]  # fmt: skip
     dataset = open_dataset(tmp_path / "out")
     assert dataset.inventory is not None

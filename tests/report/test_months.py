@@ -369,8 +369,8 @@ def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, wo
     cards = sorted((tmp_path / "teams/2026-02/cards").iterdir())
     assert [one.name for one in cards] == ["001-a-b.txt", "002-c.txt"]
     first, second = (one.read_text() for one in cards)
-    # 12 idle of 12 + 86 GPU-hours with telemetry, after 11 of 98.
-    assert "Allocated but idle: 12 GPU-hours, 12.2 % of those with telemetry, +1.0 points on the month" in first
+    # 12 idle of 12 + 86 GPU-hours with known use, after 11 of 98. Job records state use, too, without any telemetry.
+    assert "Allocated but idle: 12 GPU-hours, 12.2 % of those with known use, +1.0 points on the month" in first
     assert first.splitlines()[-1].startswith("gpuplanner rightsize ")
     assert first.splitlines()[-1].endswith(" --team=a/../b --format pod")
     assert "Rank 1 of 2 teams" in first

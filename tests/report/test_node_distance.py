@@ -58,6 +58,15 @@ def test_nodes_without_a_rack_are_racks_of_their_own(tmp_path):
     assert rows["consolidated"]["slowdown"] == pytest.approx(1.5)
 
 
+def test_few_jobs_on_several_nodes_have_an_interval_that_a_single_run_lacks():
+    """Nine jobs of the sample: in one run, nodes that happen to be idle may let spread jobs lose less than others."""
+    rows = by_placement(compare_placements(Scenario(gang_slowdowns="1.1,1.3")))
+    assert rows["consolidated"]["multi_node_jobs"] == 9
+    assert rows["consolidated"]["lost_gpu_hours"] < rows["spread"]["lost_gpu_hours"]
+    for row in rows.values():
+        assert row["lost_gpu_hours_low"] < row["lost_gpu_hours"] < row["lost_gpu_hours_high"]
+
+
 @pytest.mark.parametrize("text", ["fast", "1.3,1.1", "0.9,1.1", "1.1", "model"])
 def test_invalid_slow_downs_are_rejected(text):
     with pytest.raises(ScenarioError, match="gang_slowdowns"):

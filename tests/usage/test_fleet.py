@@ -161,9 +161,8 @@ def test_without_a_board_the_study_has_hours_and_waits_and_no_money(tmp_path):
     scenario = Scenario(data=str(tmp_path / "t"), horizon_intervals=24, replications=2)
     study = evaluate(scenario, cache=False)
     assert study.headline.allocated_gpu_hours == DAYS * (2 * 6 + 1 * 3)
-    assert [getattr(study.headline, name) for name in ("gpu_model", "cost", "energy_kwh", "saved_cost_per_week")] == [
-        None
-    ] * 4
+    assert [getattr(study.headline, name) for name in ("gpu_model", "cost", "energy_kwh")] == [None] * 3
+    assert study.decision.financial_impact.usd_per_week is None
     assert study.tables["costs"].is_empty()
     assert study.decision.action == "none", "a handful of jobs says little"
     assert any("--gpu-model" in text for text in study.provenance.cautions)

@@ -13,7 +13,7 @@ import pytest
 from gpuplanner.decision.capacity_measures import Recommendation, SizedPool, find_raised_limits, scale_units
 from gpuplanner.decision.capacity_measures import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.fewest_gpus_and_best_layout import find_smallest_units
+from gpuplanner.decision.fewest_gpus_and_best_layout import explain_kept_gpus, find_smallest_units
 from gpuplanner.decision.headroom_and_growth import (
     date_exhaustion,
     fit_growth_per_week,
@@ -144,9 +144,8 @@ def test_the_fewest_nodes_are_those_that_a_check_of_every_number_finds(full):
     assert find_smallest_units(replace(full), [pool], limit) == [next(filter(meets, range(1, 9)))]
 
 
-def test_services_keep_their_gpus():
-    """Five services began before the record and run on, and nobody minds to wait."""
-    model = planted_model(1.0, nodes=8, days=14)
+def with_services(model: WaitModel) -> WaitModel:
+    """The model where five jobs of 8 GPUs are services, which began before the record and run on."""
     old, requests = model.inputs, model.inputs.requests
     service = np.flatnonzero(requests.total == 8)[:5]
     start, end, run = old.start_s.copy(), old.end_s.copy(), requests.run_s.copy()
@@ -156,10 +155,46 @@ def test_services_keep_their_gpus():
     standing = np.isin(np.arange(len(run)), service)
     asked = replace(old, start_s=start, end_s=end, is_service=standing, views={AS_TODAY: requests})
     waits = explain_waits(asked)
-    changed = WaitModel(asked, waits, *classify_job_sizes(asked, waits.is_evaluated))
-    assert asked.service_gpus == 40
+    return WaitModel(asked, waits, *classify_job_sizes(asked, waits.is_evaluated))
+
+
+def test_services_keep_their_gpus():
+    """Nobody minds to wait."""
+    changed = with_services(planted_model(1.0, nodes=8, days=14))
+    assert changed.inputs.service_gpus == 40
     patient = np.full((5, len(changed.sizes)), np.inf)
-    assert find_smallest_units(changed, split_by_profiles(asked.fleet), patient) == [5]
+    assert find_smallest_units(changed, changed.pools, patient) == [5]
+
+
+GROWING = fit_growth_per_week(100 * 1.10 ** np.arange(8) * np.array([1.01, 0.99] * 4))
+
+
+@pytest.mark.parametrize("growth", [FLAT, GROWING])
+def test_the_reason_to_keep_all_gpus_is_the_one_that_binds(growth):
+    """Fewer GPUs that meet the limits today are kept only for growth; the sentence gives their number."""
+    model = planted_model(1.5, nodes=4, days=21)
+    _, limit = wait_limits(model, WaitTarget())
+    needed_today = 8 * find_smallest_units(model, model.pools, limit)[0]
+    found = recommend_with(model, WaitTarget(), growth)
+    assert needed_today < found.fleet_gpus == 32
+    assert (found.action == "keep") == (growth is GROWING)
+    if growth is GROWING:
+        assert found.reason.startswith(f"{needed_today} GPUs would meet the wait limits today")
+        assert "90 days" in found.reason
+        assert "9.9 % per week" in found.reason
+
+
+def test_a_single_node_is_kept_as_only_whole_nodes_are_released():
+    found = recommend_with(planted_model(0.5, nodes=1, days=21), WaitTarget(), GROWING)
+    assert (found.action, found.fleet_gpus) == ("keep", 8)
+    assert "whole nodes" in found.reason
+    assert "wait" not in found.reason
+
+
+def test_services_keep_all_nodes_by_their_own_name():
+    model = with_services(planted_model(1.0, nodes=5, days=14))
+    reason = explain_kept_gpus(model, np.full((5, len(model.sizes)), np.inf), FLAT, 90, 1.0)
+    assert "services keep those that they use" in reason
 
 
 def test_a_full_fleet_grows_until_each_size_meets_the_target(grown):

@@ -20,6 +20,8 @@ import yaml
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.decision_types import LAYOUT_PER_JOB
 from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
+from gpuplanner.decision.requested_jobs import RIGHTSIZED
+from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report import bundle_export
@@ -235,8 +237,26 @@ def test_a_static_layout_on_a_dra_site_comes_with_device_classes_and_extended_re
     assert "profile == '3g.40gb'" in slice_class["selectors"][0]["cel"]["expression"]
     # The driver's own class of full GPUs has that resource; of two, the scheduler takes the later one.
     assert "extendedResourceName" not in classes["gpuplanner-gpu"]
-    assert "device-classes.yaml" in pack.files["README.md"]
     assert not [name for name in packed(fixed("mig-manager")).files if "device-classes" in name]
+
+
+@pytest.mark.parametrize("n_parts", [1, 2])
+def test_device_classes_come_before_the_requests_that_name_their_resources(n_parts: int) -> None:
+    rules = replace(fixed("dra"), requests=RIGHTSIZED)
+    whole, cut = (PoolRule(name, layouts, 1, (), 1) for name, layouts in (("whole", TODAY), ("cut", CUT)))
+    nodes = ("n1", "n2", "n3")
+    pools = (
+        replace(whole, count=3 - n_parts, nodes=nodes[n_parts:]),
+        replace(cut, count=n_parts, nodes=nodes[:n_parts]),
+    )
+    readme = packed(replace(rules, pools=pools)).files["README.md"]
+    apply, undo = readme.index("kubectl apply -f dra/device-classes.yaml"), readme.index("kubectl delete -f dra/device")
+    assert apply < readme.index("bash dra/change.sh apply") < readme.index("bash dra/change.sh rollback") < undo
+    assert ("Now switch requests for" in readme) == (n_parts > 1)
+    assert apply < readme.find("Now switch requests for") or n_parts == 1
+    since = facts("controllers").filter(controller="dra", fact="extended")["value"].item()
+    assert f"From Kubernetes {since} on" in readme
+    assert "resourceClaimTemplateName" in readme
 
 
 def test_files_grow_with_changes_and_never_with_nodes() -> None:
