@@ -11,7 +11,6 @@ from gpuplanner.sizing.learned_memory import (
     MIN_FEW_ROWS,
     PEAK_NOISE_FRACTION,
     STANDARD_NORMAL_P95,
-    STUDENT_T_P95_BY_SIZE,
     Floats,
     MeasuredRuns,
     PeakModel,
@@ -33,6 +32,9 @@ _SMALLEST = 0.03
 _DRAWS = 20
 _FAR = 0.4
 """Logarithm of the distance from which a run tells what distance costs."""
+
+STUDENT_T_P95_BY_SIZE = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
+"""One-sided 95 % points of Student's t by number of values; for more values nearly normal."""
 
 
 def fit_model(

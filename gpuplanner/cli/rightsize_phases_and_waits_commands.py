@@ -156,7 +156,6 @@ def rightsize(
     elif form is not None:
         why = f"# no recommendation: {'; '.join(_list_reasons(groups).head(3)['reason'])}\n"
         echo(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or why)
-        notify(*_rightsizing_notes(groups, trace.inventory, history))
     else:
         if job is not None:
             show_frame(history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
@@ -167,6 +166,7 @@ def rightsize(
         )  # fmt: skip
         show_frame(shown, title="Recommended requests")
         show_frame(_list_reasons(groups), title="Main reasons")
+    if not as_json:
         notify(*_rightsizing_notes(groups, trace.inventory, history))
 
 
@@ -198,11 +198,8 @@ def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, his
 
 def _parse_gpu_models(texts: list[str] | None) -> dict[str | None, str]:
     """Parse options ``[NAME=]MODEL``: GPU model by its label in the source; None: of jobs without a label."""
-    gpu_models: dict[str | None, str] = {}
-    for text in texts or []:
-        label, equals, name = text.rpartition("=")
-        gpu_models[label if equals else None] = name
-    return gpu_models
+    parts = (text.rpartition("=") for text in texts or ())
+    return {label if equals else None: name for label, equals, name in parts}
 
 
 def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:

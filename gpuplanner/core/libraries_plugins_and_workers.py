@@ -14,11 +14,10 @@ import functools
 import hashlib
 import importlib
 import logging
-import os
 import platform
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from pathlib import Path
@@ -99,43 +98,34 @@ def public_names(package: str, file: str) -> tuple[list[str], Callable[[str], An
     return names, load, lambda: names
 
 
-ByteProgress = Callable[[int, int], object]
-"""Callback that gets the bytes read so far and all bytes to read."""
-
-_BYTE_PROGRESS_CALLBACK: ContextVar[ByteProgress | None] = ContextVar("byte_progress", default=None)
-"""Callback of the current context that gets progress of reading files; None if no caller shows it."""
+_progress_bar: ContextVar[Any] = ContextVar("progress_bar", default=None)
+"""Progress bar of this context; None: none is shown."""
 MIN_PROGRESS_BAR_INPUT_BYTES = 64 << 20
 """Size of the input from which a progress bar is shown. [B]"""
 
-PROGRESS_BAR_WIDTH_CHARACTERS = 30
-"""Width of the progress bar. [characters]"""
-
 
 def report_bytes_read(done: int, total: int) -> None:
-    """Report to the callback of this context, if there is one, that `done` of `total` bytes were read."""
-    on_progress = _BYTE_PROGRESS_CALLBACK.get()
-    if on_progress is not None:
-        on_progress(done, total)
+    """Show that `done` of `total` bytes were read, if the input is large and this context has a progress bar."""
+    bar = _progress_bar.get()
+    if bar is not None and total >= MIN_PROGRESS_BAR_INPUT_BYTES:
+        bar.length, bar.label = total, "reading" if done < total else "sorting"
+        bar.update(done - bar.pos)
 
 
 @contextmanager
-def report_bytes_to(on_progress: ByteProgress | None) -> Iterator[None]:
-    """Send all progress reports from within the block to a callback.
-
-    Examples
-    --------
-    >>> seen = []
-    >>> with report_bytes_to(lambda done, total: seen.append((done, total))):
-    ...     report_bytes_read(1, 2)
-    >>> report_bytes_read(2, 2)
-    >>> seen
-    [(1, 2)]
-    """
-    token = _BYTE_PROGRESS_CALLBACK.set(on_progress)
+def show_progress_bar(*, quiet: bool = False) -> Iterator[None]:
+    """Show the progress of reading on stderr, if it is a terminal and the input is large."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    bar = importlib.import_module("typer").progressbar(length=1, file=sys.stderr)
+    token = _progress_bar.set(bar)
     try:
         yield
     finally:
-        _BYTE_PROGRESS_CALLBACK.reset(token)
+        _progress_bar.reset(token)
+        if bar.pos:
+            bar.render_finish()
 
 
 _step_listener: ContextVar[Callable[[str], object] | None] = ContextVar("step_listener", default=None)
@@ -165,73 +155,6 @@ def report_step(text: str) -> None:
     """
     if (listener := _step_listener.get()) is not None:
         listener(text)
-
-
-Item = TypeVar("Item")
-"""Type of what a function is mapped over."""
-Result = TypeVar("Result")
-"""Type of what it returns."""
-
-
-def map_in_threads(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
-    """Yield the results of a function by item, in their order, from as many threads as there are processors.
-
-    Of use where the function spends its time in compiled code. Steps that it reports are not heard; if the caller stops
-    early, items that have not begun are left out.
-
-    Examples
-    --------
-    >>> list(map_in_threads(abs, [-2, 1]))
-    [2, 1]
-    """
-    from concurrent.futures import ThreadPoolExecutor
-
-    threads = ThreadPoolExecutor(os.cpu_count())
-    try:
-        yield from threads.map(function, items)
-    finally:
-        threads.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def show_progress_bar(*, quiet: bool = False) -> Iterator[None]:
-    """Show the progress of reading on stderr, if it is a terminal and the input is large."""
-    if quiet or not sys.stderr.isatty():
-        yield
-        return
-    shown = ""
-
-    def show(done: int, total: int) -> None:
-        """Redraw the bar if its text changed."""
-        nonlocal shown
-        line = format_progress_bar(done, total)
-        if total >= MIN_PROGRESS_BAR_INPUT_BYTES and line != shown:
-            sys.stderr.write("\r" + line)
-            sys.stderr.flush()
-            shown = line
-
-    try:
-        with report_bytes_to(show):
-            yield
-    finally:
-        if shown:
-            sys.stderr.write("\r" + " " * len(shown) + "\r")
-            sys.stderr.flush()
-
-
-def format_progress_bar(done: int, total: int) -> str:
-    """Format a bar with a percentage; the label is "sorting" once all bytes are read.
-
-    Examples
-    --------
-    >>> format_progress_bar(1, 2)
-    'reading [###############---------------]  50 %'
-    """
-    read_fraction = done / total if total else 1.0
-    filled_width = int(PROGRESS_BAR_WIDTH_CHARACTERS * read_fraction)
-    stage_name = "reading" if done < total else "sorting"
-    cells = "#" * filled_width + "-" * (PROGRESS_BAR_WIDTH_CHARACTERS - filled_width)
-    return f"{stage_name} [{cells}] {100 * read_fraction:3.0f} %"
 
 
 log = logging.getLogger(__name__)

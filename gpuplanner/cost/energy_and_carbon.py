@@ -245,7 +245,9 @@ def sum_by_state(rows: pl.DataFrame, measured: pl.DataFrame | None = None) -> pl
             "state", "watts", counted_gpu_hours=pl.min_horizontal("gpu_hours", "row_hours")
         )
         counted_kwh = (pl.col("counted_gpu_hours") * pl.col("watts")).sum() / WATTS_PER_KILOWATT
-        counted = counted.group_by("state", maintain_order=True).agg(pl.col("counted_gpu_hours").sum(), counted_kwh=counted_kwh)
+        counted = counted.group_by("state", maintain_order=True).agg(
+            pl.col("counted_gpu_hours").sum(), counted_kwh=counted_kwh
+        )
         sums_by_state = sums_by_state.join(counted, on="state", how="left", maintain_order="left")
     return sums_by_state.sort(pl.col("state").cast(pl.Enum(["off", "idle", "busy"])))
 

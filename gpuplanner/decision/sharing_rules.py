@@ -497,11 +497,12 @@ def convert_queue_quotas(table: pl.DataFrame, gpu_model: GpuModel) -> SharingRul
         gpu_share = 1.0 if row["profile"] is None else quota_share(gpu_model, row["profile"])
         weight = row.get("weight") or 1.0
         quota = quotas.get(row["tenant"], TeamQuota(row["tenant"], 0.0, 0.0, 0.0, row["cohort"], weight))
-        columns = {"gpus": "nominal", "borrow": "borrow", "lend": "lend"}
-        sums: dict[str, Any] = {}
-        for name, column in columns.items():
-            sums[name] = _add_scaled(getattr(quota, name), row[column], gpu_share)
-        quotas[quota.name] = replace(quota, **sums)
+        quotas[quota.name] = replace(
+            quota,
+            gpus=_add_scaled(quota.gpus, row["nominal"], gpu_share),
+            borrow=_add_scaled(quota.borrow, row["borrow"], gpu_share),
+            lend=_add_scaled(quota.lend, row["lend"], gpu_share),
+        )
     return SharingRules(tuple(quotas.values()), source="quotas that the data hold")
 
 

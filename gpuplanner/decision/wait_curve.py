@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any, TypeAlias
@@ -10,7 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuplanner.core.libraries_plugins_and_workers import map_in_threads, report_step
+from gpuplanner.core.libraries_plugins_and_workers import report_step
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_DAY, SECONDS_PER_HOUR, SECONDS_PER_MINUTE
 from gpuplanner.decision.decision_types import CurvePoint
 from gpuplanner.decision.explained_waits import ExplainedWaits
@@ -519,10 +521,12 @@ def simulate_curve_points(model: WaitModel, layout: str, fleets: Sequence[NodeFl
     """
     by_gpus = {int(fleet.gpus.sum()): fleet for fleet in reversed(fleets)}
     points: list[CurvePoint] = []
-    simulated = map_in_threads(partial(_simulate_fleet, model, layout), [by_gpus[gpus] for gpus in sorted(by_gpus)])
-    for done, points_of_fleet in enumerate(simulated, start=1):
-        report_step(f"wait curve, fleet {done} of {len(by_gpus)}")
-        points += points_of_fleet
+    # The event loop lets other threads run; results do not depend on their number.
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        simulated = threads.map(partial(_simulate_fleet, model, layout), [by_gpus[gpus] for gpus in sorted(by_gpus)])
+        for done, points_of_fleet in enumerate(simulated, start=1):
+            report_step(f"wait curve, fleet {done} of {len(by_gpus)}")
+            points += points_of_fleet
     return points
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from html import escape
 from typing import Any
 
@@ -56,7 +57,9 @@ class SharingPanel(SectionPanel[SharingRules, RulesComparison]):
     """
 
     def __init__(self, scenario: Scenario) -> None:
-        super().__init__(self._compare_rules, sharing_html, working="Simulating the same weeks ...")
+        # The recorded weeks under the current rules, and under those of the controls.
+        compare = partial(compare_rules, scenario, rules_or_equal_shares(scenario))
+        super().__init__(compare, sharing_html, working="Simulating the same weeks ...")
         widgets = import_optional("ipywidgets", extra="notebook")
         self.scenario = scenario
         self.base = rules_or_equal_shares(scenario)
@@ -122,10 +125,6 @@ class SharingPanel(SectionPanel[SharingRules, RulesComparison]):
     def _scale_quota(self, team_quota: TeamQuota) -> TeamQuota:
         """Multiply the quota of a team by the factor of the slider."""
         return team_quota if team_quota.gpus is None else replace(team_quota, gpus=team_quota.gpus * self.quotas.value)
-
-    def _compare_rules(self, rules: SharingRules) -> RulesComparison:
-        """Simulate the recorded weeks under the current rules and under the rules of the controls."""
-        return compare_rules(self.scenario, self.base, rules)
 
 
 def sharing_html(rules_comparison: RulesComparison) -> HtmlSection:

@@ -181,9 +181,8 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         low, high = (node * round(share * decision.fleet_gpus / node) for share in FLEET_RANGE)
         slider, self._is_setting = self.controls["gpus"], True
         slider.min, slider.max = 0, max(high, decision.gpus)  # neither end is ever above the other
-        slider.min = max(min(low, decision.gpus), node)
         # A browser moves a value that lies between two steps, which would change the question.
-        slider.step = math.gcd(node, decision.gpus, decision.fleet_gpus)
+        slider.min, slider.step = max(min(low, decision.gpus), node), math.gcd(node, decision.gpus, decision.fleet_gpus)
         self._assign({"gpus": decision.gpus})
         self._initial = self._asked_values = self._read_controls()
         waits = {row.size: row.today_p95_minutes for row in decision.service}

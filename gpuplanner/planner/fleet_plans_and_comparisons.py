@@ -158,9 +158,7 @@ def fleet_to_json(fleet: FleetPlan, pools: Mapping[str, PlanProblem]) -> str:
     pools : mapping of str to PlanProblem
         The problems.
     """
-    parts = {}
-    for name, pool_plan in fleet.plans.items():
-        parts[name] = {"plan": pool_plan.to_dict(), "problem": pools[name].to_dict()}
+    parts = {name: {"plan": plan.to_dict(), "problem": pools[name].to_dict()} for name, plan in fleet.plans.items()}
     return to_json({"format": FLEET_FILE_FORMAT, "pools": parts})
 
 
@@ -182,9 +180,10 @@ def fleet_from_json(text: str) -> dict[str, tuple[Plan, PlanProblem]]:
     if set(values) != {"format", "pools"} or not isinstance(pools, dict):
         got = examples(sorted(values))
         raise ScenarioError("fleet plan file", "'format' and 'pools'", got, "Plan again.")
-    plans = {}
-    for name, pool in pools.items():
-        plans[name] = plan_from_plain({"format": PLAN_FILE_FORMAT, **pool} if isinstance(pool, dict) else pool)
+    files = {
+        name: {"format": PLAN_FILE_FORMAT, **pool} if isinstance(pool, dict) else pool for name, pool in pools.items()
+    }
+    plans = {name: plan_from_plain(file) for name, file in files.items()}
     _check_same_slots({name: problem for name, (_, problem) in plans.items()})
     return plans
 

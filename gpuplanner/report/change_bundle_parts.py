@@ -492,12 +492,11 @@ def describe_unused_slices(index: pl.DataFrame, gpu_model: GpuModel) -> str:
     """Name the largest MIG instance that still fits beside each new layout; empty text if none fits."""
     profiles = sorted(gpu_model.profiles, key=lambda profile: profile.size_order, reverse=True)
     names = [profile.name for profile in profiles if not {"+", "-"} & {*profile.name}]
-    fitting: dict[str, list[str]] = {}
+    texts = []
     for layout in sorted({after for _, _, after in _iterate_gpu_changes(index) if after != FULL_GPU}):
-        fitting[layout] = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
-    return "; ".join(
-        f"{format_layout_text(layout)} leaves slices for {fits[0]}" for layout, fits in fitting.items() if fits
-    )
+        fitting = [name for name in names if prove(gpu_model, Counter(parse_layout(layout)) + Counter([name]))]
+        texts += [f"{format_layout_text(layout)} leaves slices for {name}" for name in fitting[:1]]
+    return "; ".join(texts)
 
 
 def _iterate_gpu_changes(index: pl.DataFrame) -> Iterator[tuple[str, bool, str]]:

@@ -142,7 +142,8 @@ def render_demand_section(dataset: ExploredDataset, tenant: str = ALL_TENANTS_LA
     table = sums.sort("mean_instances", "tenant", "profile", descending=[True, False, False])
     first = table.row(0, named=True) if table.height else None
     largest_text = "No demand." if first is None else (
-        f"Largest: {_name_instances(first['profile'])} of {first['tenant']}, mean {first['mean_instances']:.1f}, "
+        f"Largest: {'full GPUs' if first['profile'] == FULL_GPU else 'instances of ' + first['profile']} of "
+        f"{first['tenant']}, mean {first['mean_instances']:.1f}, "
         f"peak {first['most_instances']:.0f} over the whole record. "
     )  # fmt: skip
     panel_note = f"The last {DEMAND_CHART_DAYS} days, each panel on its own scale"
@@ -314,8 +315,3 @@ def _describe_lost_hours(ended: pl.DataFrame) -> str:
         return "No unsuccessful job is known."
     worst = lost.group_by("state").agg(pl.col("gpu_hours").sum()).sort("gpu_hours", "state").row(-1)
     return f"Unsuccessful jobs: {percent_text(share, '.1f')} of the allocated GPU-hours, mostly {worst[0]}."
-
-
-def _name_instances(profile: str) -> str:
-    """Return the words for instances of a profile: ``full GPUs`` or ``instances of 1g.10gb``."""
-    return "full GPUs" if profile == FULL_GPU else f"instances of {profile}"

@@ -492,10 +492,6 @@ def shipped_peak_model() -> PeakModel:
     return read_peak_model((resources.files(__package__) / PEAK_MODEL_FILE_NAME).read_text("utf-8"))
 
 
-STUDENT_T_P95_BY_SIZE = {2: 6.31, 3: 2.92, 4: 2.35, 5: 2.13, 6: 2.02, 7: 1.94, 8: 1.89}
-"""One-sided 95 % points of Student's t by number of values; for more values nearly normal."""
-
-
 def learn_own_runs(model: PeakModel, runs: MeasuredRuns) -> PeakModel:
     """Return the model updated with own runs: one row of a tool already moves its multipliers and narrows its bound.
 

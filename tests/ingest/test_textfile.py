@@ -105,6 +105,6 @@ def test_a_bar_is_shown_on_terminals_alone(monkeypatch: pytest.MonkeyPatch):
             report_bytes_read(100 << 20, 200 << 20)
         return screen.getvalue()
 
-    assert "50 %" in shown(Screen())
+    assert "50%" in shown(Screen())
     assert shown(Screen(), quiet=True) == ""
     assert shown(io.StringIO()) == ""
