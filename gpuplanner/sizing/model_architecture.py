@@ -538,8 +538,8 @@ def parse_params_label(text: str | None) -> float | None:
 def _parse_spec(words: dict[str, str]) -> tuple[Architecture, list[str]]:
     """Parse fields by name; ``params`` may be a word (6.7B) or a number and determines a missing MLP width."""
     name, params_text = words.pop("name", "spec"), words.pop("params", None)
-    known = list_architecture_fields()
-    fields = {key: resolve_name(key, known, subject="field", error=ScenarioError) for key in words}
+    choices = list_architecture_fields()
+    fields = {key: resolve_name(key, choices, subject="field", error=ScenarioError) for key in words}
     values = {key: _parse_field(fields[key], text) for key, text in words.items()}
     label = params_text is not None and not params_text.replace(".", "", 1).isdigit()
     params = None if params_text is None else parse_params_label(params_text) if label else float(params_text)
