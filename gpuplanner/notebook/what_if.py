@@ -167,8 +167,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         gpus = self.base.gpus or (8 if self.fleet is None else self.fleet.gpus)
         value = {"gpus": gpus, "growth_per_week": self.base.growth_per_week or 0.0}.get(setting.name, value)
         return kind(
-            value=value, min=min(control.low, value), max=max(control.high, value), step=control.step,
-            readout=setting.name in SLIDER_UNITS, tooltip=setting.summary, layout={"width": "auto"},
+            # The nodes are not known yet, and a browser moves a value that lies between two steps.
+            value=value, min=min(control.low, value), max=max(control.high, value), readout=setting.name in SLIDER_UNITS,
+            step=1 if kind is widgets.IntSlider else control.step, tooltip=setting.summary, layout={"width": "auto"},
             readout_format="d" if kind is widgets.IntSlider else f".{control.decimals}f",
         )  # fmt: skip
 

@@ -520,7 +520,7 @@ def plot_wait_curve(frame: pl.DataFrame, *, today: int, recommended: int, limits
     shown = [size for size in sizes if size in longest and (waits.get(size, 0.0) > 1 or size == longest[0])]
     chart = alt.concat(*[draw_wait_panel(size) for size in shown], columns=len(shown))
     finding = wait_curve_text(frame, today=today, recommended=recommended)
-    return theme.finish(chart, finding=finding, panels={"columns": len(shown), "minimum": 170, "margin": 32})
+    return theme.finish(chart, finding=finding, panels={"columns": len(shown), "minimum": 170, "margin": 44})
 
 
 def find_deciding_size(smaller: pl.DataFrame, limits: pl.DataFrame) -> str | None:
