@@ -168,9 +168,9 @@ class WhatIf(BackgroundPanel[Scenario, PanelAnswer]):
         value = {"gpus": gpus, "growth_per_week": self.base.growth_per_week or 0.0}.get(setting.name, value)
         return kind(
             # The nodes are not known yet, and a browser moves a value that lies between two steps.
-            value=value, min=min(control.low, value), max=max(control.high, value), readout=setting.name in SLIDER_UNITS,
-            step=1 if kind is widgets.IntSlider else control.step, tooltip=setting.summary, layout={"width": "auto"},
-            readout_format="d" if kind is widgets.IntSlider else f".{control.decimals}f",
+            value=value, min=min(control.low, value), max=max(control.high, value), tooltip=setting.summary,
+            step=1 if kind is widgets.IntSlider else control.step, readout=setting.name in SLIDER_UNITS,
+            readout_format="d" if kind is widgets.IntSlider else f".{control.decimals}f", layout={"width": "auto"},
         )  # fmt: skip
 
     def _begin(self, comparison: Comparison) -> None:
