@@ -553,13 +553,13 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
         hourly_cost = owned.price.value + kwh_per_gpu_hour * find_price_per_kwh(scenario, job_history)
         lead_months = math.ceil(scenario.purchase_lead_days / MEAN_MONTH_DAYS)
         term_months = round(12 * purchase_lots[-1].life_years)
-        capex = book.convert(purchase_lots[-1].capex, purchase_lots[-1].currency, scenario.currency, job_history.end)
-        per_month = hourly_cost * HOURS_PER_MONTH
-        offers.append(Offer("owned", per_month, term_months, lead_months, lost_share=0.5, upfront=capex))
+        lot, per_month = purchase_lots[-1], hourly_cost * HOURS_PER_MONTH
+        written_off = book.convert(lot.capex * (1 - lot.residual), lot.currency, scenario.currency, job_history.end)
+        offers.append(Offer("owned", per_month, term_months, lead_months, lost_share=0.5, upfront=written_off))
         notes.append(
             f"GPUs to buy are counted at their monthly cost over {term_months} months of service (depreciation, yearly "
-            "costs and electricity), not as cash; of the depreciation that remains after the months shown, half is "
-            "added as a loss on resale (assumed)."
+            f"costs and electricity), not as cash, and rented for the {lead_months} months until delivery; of the "
+            "depreciation that remains after the months shown, half is added as a loss on resale (assumed)."
         )
     return offers, notes
 

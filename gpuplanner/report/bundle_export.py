@@ -94,6 +94,8 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
     returned = rules.returned or decision.financial_impact.ownership == OWNERSHIP_RENTED
     rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model, decision.measures)))
     drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
+    if rules.actuator == "dra":  # fixed layouts are set by the MIG manager, node by node
+        drain = replace(drain, scope="node")
     emptied = sorted({*changed, *rules.released})
     emptying_s = emptying_times(scenario, emptied)
     if emptying_s is not None and drain.scope == "node":
@@ -110,9 +112,7 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
         str(scenario.data), emptying, risk, find_actuator_mismatch(scenario),
     )  # fmt: skip
-    return make_bundle(
-        rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz
-    )  # fmt: skip
+    return make_bundle(rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz)
 
 
 def find_actuator_mismatch(scenario: Scenario) -> str:

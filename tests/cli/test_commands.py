@@ -160,6 +160,17 @@ def test_export_opens_the_study_of_a_folder(command, tmp_path, study, monkeypatc
         assert (code, f"{words[0]}: only with a plan.json" in " ".join(err.split())) == (2, True)
 
 
+@pytest.mark.parametrize("actuator", ["dra", "mig-manager"])
+def test_the_script_of_a_bundle_has_the_commands_of_its_readme(study, actuator):
+    rules = replace(study.comparison.rules, actuator=actuator)
+    comparison = replace(study.comparison, rules=rules)
+    files = make_decision_bundle(study.scenario.but(actuator=actuator), comparison).files
+    script, readme = files[f"{actuator}/change.sh"], files["README.md"]
+    for word in ("cordon-ahead", "KEEP_CORDON", "ready to change"):
+        assert word in readme
+        assert word in script
+
+
 def test_a_decision_that_changes_nothing_has_no_bundle(tmp_path, study):
     kept = replace(study.decision, action="none", measures=(), policy="today", sentence="No recommendation: none.")
     comparison = replace(study.comparison, decision=kept)

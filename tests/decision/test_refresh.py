@@ -9,7 +9,9 @@ import pytest
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH
+from gpuplanner.decision import purchase_and_refresh_plans
 from gpuplanner.decision.purchase_and_refresh_plans import plan_refresh
+from gpuplanner.usage.planning_history import history
 
 BOOK = """\
 owned:
@@ -53,3 +55,16 @@ def test_who_rents_compares_prices_and_one_that_is_not_known_is_asked_for(book: 
     assert found.months[0].today - found.months[0].newer == pytest.approx(3.0 - 1.9)
     with pytest.raises(GpuPlannerError, match="known names"):
         plan_refresh(asked, 3, "B9000", 2.0)
+
+
+def test_the_loss_on_resale_is_on_what_is_written_off(tmp_path):
+    book = tmp_path / "prices.yaml"
+    book.write_text(
+        "owned:\n- {gpu_model: H100-80GB-SXM5, gpus: 64, capex: 28000, unit: USD per GPU, bought: 2025-01-01, "
+        "life_years: 4, residual: 0.15, space: 900, support: 1000, staff: 850, source: invoice}\n"
+    )
+    scenario = Scenario(month="2026-02", price_book=str(book))
+    offers, notes = purchase_and_refresh_plans._list_offers(scenario, history(scenario), 2.78)
+    owned = next(offer for offer in offers if offer.name == "owned")
+    assert owned.upfront == pytest.approx(28000 * 0.85)
+    assert f"rented for the {owned.lead_months} months until delivery" in notes[-1]
