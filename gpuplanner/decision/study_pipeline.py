@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -13,7 +14,7 @@ from typing import Any
 
 import polars as pl
 
-from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, ScenarioError, TraceFormatError
+from gpuplanner.core.errors import GpuPlannerError, MissingDependencyError, OutputError, ScenarioError, TraceFormatError
 from gpuplanner.core.output_manifests_and_overwrite_checks import is_intact
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache_and_data_folders import cache_folder, content_key, data_folder, input_hashes
@@ -428,15 +429,15 @@ def evaluate(scenario: Scenario, *, cache: bool = True) -> Study:
     check_options(scenario)
     inputs = input_hashes(scenario.data, *(getattr(scenario, name) for name in FILE_PATH_FIELDS))
     folder = cache_folder() / content_key(scenario, inputs)
-    if not cache:
-        return _evaluate_stages(scenario, inputs)
-    if is_intact(folder):
+    if cache and is_intact(folder):
         return open_study(folder)
     study = _evaluate_stages(scenario, inputs)
-    shutil.rmtree(folder, ignore_errors=True)  # what is there is damaged
-    study.save(folder)
+    if cache:
+        shutil.rmtree(folder, ignore_errors=True)  # what is there is damaged
+        with suppress(OutputError):  # another run may be writing it
+            study.save(folder)
     # Read back, so that a study is the same, order of keys included, whether it was made or kept.
-    return open_study(folder)
+    return open_study(folder) if cache and is_intact(folder) else study
 
 
 def _evaluate_stages(scenario: Scenario, inputs: Mapping[str, str]) -> Study:

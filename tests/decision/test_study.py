@@ -13,7 +13,7 @@ from decimal import Decimal
 import polars as pl
 import pytest
 
-from gpuplanner.core.errors import ScenarioError
+from gpuplanner.core.errors import OutputError, ScenarioError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.period_costs import money
 from gpuplanner.decision.comparison_record import study_comparison
@@ -174,3 +174,13 @@ def test_quantiles_between_the_stored_ones_are_interpolated(study: Study):
 def test_month_without_data_is_refused():
     with pytest.raises(ScenarioError, match="a month from 2026-02 to 2026-02"):
         history(Scenario(month="2025-02"))
+
+
+def test_a_study_that_another_run_is_writing_is_returned_all_the_same(quick: Scenario, monkeypatch, tmp_path):
+    monkeypatch.setenv("GPUPLANNER_CACHE", str(tmp_path / "cache"))
+
+    def refuse(self: Study, directory: object) -> None:
+        raise OutputError("cannot write: another run at it")
+
+    monkeypatch.setattr(Study, "save", refuse)
+    assert evaluate(quick).headline.jobs > 0
