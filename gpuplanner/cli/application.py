@@ -401,6 +401,7 @@ def find_data(text: str | None) -> str | None:
     """Return the folder of a public trace that an argument names; other arguments as they are."""
     from gpuplanner.usage.dataset_explorer import find_dataset_folder
 
+    # The sample is the usual argument, and needs no look at the public traces.
     return text if text in (None, "sample") else find_dataset_folder(text)
 
 

@@ -119,14 +119,8 @@ def _select_columns(
     ----------
     frame : polars.DataFrame
         The table.
-    schema : type
-        Schema of the columns.
-    names : sequence of str
-        Columns to select.
-    source : str
-        Origin of the table, for the message.
-    categories : bool
-        Keep categorical text as it is.
+    schema, names, source, categories
+        As of :func:`schema_columns`.
     """
     try:
         return frame.select(schema_columns(frame.schema, schema, names, source=source, categories=categories))

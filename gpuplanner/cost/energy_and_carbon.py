@@ -444,10 +444,8 @@ def _split_among_jobs(samples: pl.DataFrame, jobs: pl.DataFrame) -> pl.DataFrame
 
     Parameters
     ----------
-    samples : polars.DataFrame
-        Table ``schemas.Samples``.
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``; ``job_id`` and ``tenant`` are enough if each sample names its job.
+    samples, jobs
+        As of :func:`measured_energy`.
     """
     columns = ["time", *DEVICE_KEY, "profile", "job_id", "sm_activity", "part", "on_instances"]
     has_several = pl.lit(value=False)

@@ -139,10 +139,8 @@ def explain_kept_gpus(model: WaitModel, limit_s: Floats, growth: FittedGrowth, l
 
     Parameters
     ----------
-    model : WaitModel
-        Observed jobs and nodes, and how jobs start.
-    limit_s : array of float, shape (n_records, n_sizes)
-        Wait limit of each job size, in the record and in each resampled record. [s]
+    model, limit_s
+        As of :func:`find_smallest_units`.
     growth : FittedGrowth
         Weekly growth of the submitted work.
     lead_days : int

@@ -208,12 +208,16 @@ def _parse_sacct_job(job: Mapping[str, Any]) -> Record:
     }
 
 
+def _list_steps(job: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """List the steps of a job in sacct's JSON."""
+    steps = job.get("steps")
+    return [step for step in steps if isinstance(step, dict)] if isinstance(steps, list) else []
+
+
 def _parse_step_use(job: Mapping[str, Any], record: Record) -> Iterator[Record]:
     """Yield the GPU use that Slurm measured for the steps of a job, which JSON calls their requested TRES."""
-    steps = job.get("steps")
-    for number, step in enumerate(steps if isinstance(steps, list) else ()):
-        usage = _value_at(step, "tres.requested") if isinstance(step, dict) else None
-        used = _format_tres(usage, "total") if isinstance(usage, dict) else None
+    for number, step in enumerate(_list_steps(job)):
+        used = _format_tres({"tres.requested": _value_at(step, "tres.requested")}, "tres.requested.total")
         if "gres/gpuutil=" in (used or ""):
             use = {"TRESUsageInTot": used, "ElapsedRaw": _format_integer(_integer_at(step, "time.elapsed"))}
             yield {**record, "JobID": f"{record['JobID']}.{number}", **use}
@@ -279,9 +283,8 @@ def _format_job_id(job: Mapping[str, Any]) -> str:
 
 def _export_time(job: Mapping[str, Any]) -> int | None:
     """Return when sacct was run [epoch s], from the first running step of a job; None if it has none."""
-    steps = job.get("steps")
-    for step in steps if isinstance(steps, list) else ():
-        step_times = {"steps.time": step.get("time") if isinstance(step, dict) else None}
+    for step in _list_steps(job):
+        step_times = {"steps.time": step.get("time")}
         start, _, end, elapsed, suspended = (_integer_at(step_times, f"steps.{path}") for path in SACCT_JSON_TIME_PATHS)
         if start and elapsed is not None and not end:
             return start + elapsed + (suspended or 0)
