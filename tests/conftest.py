@@ -58,7 +58,8 @@ def trees() -> dict[Path, ast.Module]:
 @pytest.fixture(scope="session")
 def public_data() -> Path:
     """Folder with the public traces; tests that need it are skipped, with a reason, where it is absent."""
-    folder = Path(os.environ.get("GPUPLANNER_DATA", ROOT.parent / "shared" / "data"))
+    # Tests change the working folder, from which a relative path would lead elsewhere.
+    folder = Path(os.environ.get("GPUPLANNER_DATA", ROOT.parent / "shared" / "data")).resolve()
     if not folder.is_dir():
         pytest.skip(f"public traces not found in {folder}; set GPUPLANNER_DATA to their folder")
     return folder
