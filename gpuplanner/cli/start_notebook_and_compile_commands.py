@@ -348,7 +348,7 @@ def _prepare_scenario(
     from gpuplanner.core.stage_cache_and_data_folders import data_folder
     from gpuplanner.decision.decision_types import REASON_NO_GPU_REQUESTED, REASON_NO_JOB_LIST
     from gpuplanner.decision.inference_services import has_job_list
-    from gpuplanner.decision.study_pipeline import resolve_actuator, summarize_dataset
+    from gpuplanner.decision.study_pipeline import read_usual_actuator, resolve_actuator, summarize_dataset
     from gpuplanner.ingest.dataset_folder import read_source_facts
 
     assignments, stated = options.assignments, dict(options.fields)
@@ -372,7 +372,10 @@ def _prepare_scenario(
             return replace(base_scenario, **stated).with_text(assignments), folder, source, REASON_NO_GPU_REQUESTED
     else:
         folder = out or _results_folder(base_scenario, files[0])
-        if base_scenario != Scenario(name=base_scenario.name, data=base_scenario.data):
+        unstated = Scenario(name=base_scenario.name, data=base_scenario.data)
+        # The scenario of a dataset folder alone has the actuator by its data.
+        actuator_of_data = read_usual_actuator(data_folder(base_scenario.data))
+        if base_scenario not in (unstated, replace(unstated, actuator=actuator_of_data)):
             known_fields |= {"actuator", "ownership", "gpu_model", "tz"}
     scenario = replace(base_scenario, **stated).with_text(assignments)
     if scenario.services is not None and not has_job_list(scenario):
@@ -389,11 +392,11 @@ def _prepare_scenario(
         scenario = replace(scenario, tz=month_zone)
         prompt.print_assumption("Time zone", scenario.tz, basis)
     if actuator is not None or "actuator" not in known_fields:
-        scenario = replace(scenario, actuator=resolve_actuator(data_beginning.source, actuator))
-    else:
-        resolve_actuator(data_beginning.source, scenario.actuator)
+        scenario = replace(scenario, actuator=actuator or data_beginning.actuator)
+    resolve_actuator(data_beginning.source, scenario.actuator, data_beginning.actuator)  # raises on another scheduler's
     is_option = actuator is not None or any(text.startswith("actuator") for text in assignments)
-    basis = f"from {start_dialog.SCENARIO_FILE}" if "actuator" in known_fields else f"usual for {data_beginning.source}"
+    is_stated_in_file = "actuator" in known_fields
+    basis = f"from {start_dialog.SCENARIO_FILE}" if is_stated_in_file else data_beginning.actuator_basis
     prompt.print_assumption("Actuator", scenario.actuator, "as stated" if is_option else f"{basis} (--actuator)")
     if data_beginning.no_run_reason is not None:
         return scenario, folder, data_beginning.source, data_beginning.no_run_reason

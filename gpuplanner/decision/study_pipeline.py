@@ -19,7 +19,7 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import is_intact
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache_and_data_folders import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import has_unknown_end, interval_ticks
-from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_DAY, percent_text
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_DAY, count_text, percent_text
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
@@ -59,7 +59,7 @@ from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, e
 from gpuplanner.hardware.actuators import find_default_actuator
 from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
 from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor, find_gpu_hour_price
-from gpuplanner.ingest.dataset import Dataset
+from gpuplanner.ingest.dataset import Dataset, SourceFacts
 from gpuplanner.ingest.dataset_folder import DATASET_MARK, open_dataset, read_metadata
 from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.ingest.telemetry.telemetry_quality import format_match_summary
@@ -97,6 +97,7 @@ class DatasetSummary:
     - ``ownership``: Ownership in the inventory, if it is the same for all GPUs.
     - ``no_run_reason``: Why nothing can be simulated; None if it can.
     - ``telemetry``: Share of the telemetry matched to jobs, and why the remaining was not.
+    - ``actuator``, ``actuator_basis``: Actuator by the data, and why.
     """
 
     source: str
@@ -109,8 +110,9 @@ class DatasetSummary:
     gpu_models: tuple[str, ...]
     ownership: str | None
     no_run_reason: str | None
-    telemetry: str | None = None
-    """Share of the telemetry matched to jobs, and why the remaining was not."""
+    telemetry: str | None
+    actuator: str
+    actuator_basis: str
 
 
 def summarize_dataset(data: str) -> DatasetSummary:
@@ -141,6 +143,7 @@ def summarize_dataset(data: str) -> DatasetSummary:
         nothing = REASON_NO_RUN_TIMES
     begin, end = source_facts.span
     models = jobs if inventory is None or inventory.is_empty() else inventory
+    actuator, actuator_basis = find_usual_actuator(source_facts)
     boards = models["gpu_model"].cast(pl.String).drop_nulls().unique().sort().to_list()
     return DatasetSummary(
         source=source_facts.source,
@@ -154,6 +157,8 @@ def summarize_dataset(data: str) -> DatasetSummary:
         ownership=find_stated_ownership(inventory),
         no_run_reason=nothing,
         telemetry=format_match_summary(dataset),
+        actuator=actuator,
+        actuator_basis=actuator_basis,
     )
 
 
@@ -171,12 +176,32 @@ def _require_tracked_gpus(dataset: Dataset) -> None:
     raise TraceFormatError("slurm: AllocTRES", "gres/gpu of jobs", got, todo)
 
 
+def find_usual_actuator(source_facts: SourceFacts) -> tuple[str, str]:
+    """Find the actuator of a cluster by its data, and why: ``dra`` where most pods request GPUs so.
+
+    Examples
+    --------
+    >>> facts = {"source": "kubernetes", "rows_in": 9, "rows_kept": 9, "rows_rejected": 0, "dra_pods": 6, "plugin_pods": 3}
+    >>> find_usual_actuator(SourceFacts(**facts, span_start=None, span_end=None))
+    ('dra', '6 pods with ResourceClaims (DRA), 3 with device-plugin requests')
+    """
+    usual = find_default_actuator(source_facts.source)
+    if not (source_facts.dra_pods or source_facts.dra_nodes):
+        return usual, f"usual for {source_facts.source}"
+    basis = f"{count_text(source_facts.dra_pods, 'pod')} with ResourceClaims (DRA)"
+    if source_facts.plugin_pods:
+        basis += f", {source_facts.plugin_pods:,} with device-plugin requests"
+    if not source_facts.dra_pods:
+        basis += f", DRA driver on {count_text(source_facts.dra_nodes, 'node')}"
+    return ("dra" if source_facts.dra_pods >= source_facts.plugin_pods else usual), basis
+
+
 def read_usual_actuator(folder: Path) -> str:
-    """Read the source of a dataset, and return the usual actuator of that source."""
-    return find_default_actuator(read_metadata(folder).source_facts.source)
+    """Read the provenance of a dataset, and return the actuator by its data."""
+    return find_usual_actuator(read_metadata(folder).source_facts)[0]
 
 
-def resolve_actuator(source: str, requested_actuator: str | None) -> str:
+def resolve_actuator(source: str, requested_actuator: str | None, usual_actuator: str | None = None) -> str:
     """Return the requested actuator, if the source supports it; else the usual one.
 
     Parameters
@@ -185,6 +210,8 @@ def resolve_actuator(source: str, requested_actuator: str | None) -> str:
         Source of the jobs.
     requested_actuator : str or None
         Actuator that the user requested.
+    usual_actuator : str, optional
+        Actuator by the data; None: that of the source.
 
     Raises
     ------
@@ -200,8 +227,9 @@ def resolve_actuator(source: str, requested_actuator: str | None) -> str:
         ...
     gpuplanner.core.errors.ScenarioError: actuator slurm: expected an actuator that Kubernetes has: mig-manager, ...
     """
+    usual_actuator = usual_actuator or find_default_actuator(source)
     if requested_actuator is None:
-        return find_default_actuator(source)
+        return usual_actuator
     scheduler = SCHEDULER_OF_USUAL_ACTUATOR.get(actuators_by_source().get(source, ""))
     needed_scheduler = SCHEDULER_OF_ACTUATOR.get(requested_actuator)
     if scheduler is not None and needed_scheduler is not None and needed_scheduler != scheduler:
@@ -209,7 +237,7 @@ def resolve_actuator(source: str, requested_actuator: str | None) -> str:
         fitting = [name for name in actuators if SCHEDULER_OF_ACTUATOR.get(name) in (None, scheduler)]
         expected = f"an actuator that {scheduler} has: {', '.join(fitting)}"
         got = f"jobs of {scheduler} ({source}), and {requested_actuator} is a part of {needed_scheduler}"
-        todo = f"Leave --actuator out: it is {find_default_actuator(source)} then."
+        todo = f"Leave --actuator out: it is {usual_actuator} then."
         raise ScenarioError(f"actuator {requested_actuator}", expected, got, todo)
     return requested_actuator
 

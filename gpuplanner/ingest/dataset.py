@@ -42,6 +42,8 @@ class SourceFacts:
     - ``quarantined_gpu_hours``: GPU-hours that the quarantined jobs state [GPU h].
     - ``unresolved_gpu_hours``: Estimated GPU-hours of jobs whose number of GPUs is unknown [GPU h].
     - ``shortened``: Text that says what a restriction to a shorter span left out.
+    - ``dra_pods``, ``plugin_pods``: Kubernetes pods that request NVIDIA GPUs by DRA, and GPUs by a device plugin.
+    - ``dra_nodes``: Nodes whose GPUs the DRA driver of NVIDIA offers.
     """
 
     source: str
@@ -60,6 +62,9 @@ class SourceFacts:
     unresolved_gpu_hours: float = 0.0
     shortened: str | None = None
     """Text that says what a restriction to a shorter span left out; None for the whole observation."""
+    dra_pods: int = 0
+    plugin_pods: int = 0
+    dra_nodes: int = 0
 
     @property
     def uncounted_gpu_hours(self) -> float:

@@ -646,7 +646,7 @@ StudySource: TypeAlias = "str | Path | Cluster | Scenario | Study"
 def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
     """Make a scenario of a name, a folder, a cluster, a scenario or a study, with other field values.
 
-    For a name, a folder or a cluster the actuator is that of the scheduler in the data.
+    For a name, a folder or a cluster the actuator is that of the data.
     """
     if isinstance(data, Cluster):
         return data.scenario(**changes)
@@ -663,7 +663,7 @@ def make_scenario(data: StudySource, changes: Mapping[str, Any]) -> Scenario:
 
 
 def _usual_actuator(folder: str) -> dict[str, Any]:
-    """Return the field `actuator` by the scheduler that the jobs of a folder come from; empty if it cannot be read."""
+    """Return the field `actuator` by the data of a folder; empty if it cannot be read."""
     from gpuplanner.decision.study_pipeline import read_usual_actuator  # planners are not needed to read tables
 
     with contextlib.suppress(OSError, GpuPlannerError):

@@ -40,7 +40,7 @@ from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
 from gpuplanner.decision.policy_layouts import TenantQuota
 from gpuplanner.decision.study import Study, open_study
-from gpuplanner.decision.study_pipeline import resolve_actuator
+from gpuplanner.decision.study_pipeline import find_usual_actuator, resolve_actuator
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
 from gpuplanner.hardware.repartitioning_cost import find_change_cost
 from gpuplanner.ingest.chunked_tables import read_table
@@ -118,7 +118,8 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
 def find_actuator_mismatch(scenario: Scenario) -> str:
     """Return the error that ``start`` shows for an actuator of another scheduler than that of the data; else empty."""
     try:
-        resolve_actuator(read_metadata(data_folder(scenario.data)).source_facts.source, scenario.actuator)
+        facts = read_metadata(data_folder(scenario.data)).source_facts
+        resolve_actuator(facts.source, scenario.actuator, find_usual_actuator(facts)[0])
     except ScenarioError as error:
         return str(error)
     return ""

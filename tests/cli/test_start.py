@@ -23,6 +23,7 @@ from gpuplanner.decision.comparison_record import load_comparison
 from gpuplanner.decision.decision_types import ACTIONS
 from gpuplanner.hardware.catalog import export_command
 from gpuplanner.ingest.dataset_writer import write_dataset
+from gpuplanner.notebook.cluster import make_scenario
 from tests.usage.test_fleet import made, nodes
 
 FIRST = datetime(2026, 1, 5, tzinfo=UTC)
@@ -120,6 +121,52 @@ def test_the_actuator_names_who_stated_it(command, tmp_path):
         assert code == 0, err
         (line,) = (line for line in (printed + err).splitlines() if line.startswith("Actuator"))
         assert basis in line
+
+
+DRA_DUMPS = Path(__file__).parents[1] / "ingest" / "cluster_dumps" / "kubernetes"
+
+
+def with_pods_again(dump: Path, place: Path, copies: int) -> Path:
+    """A dump with copies of its pods that request GPUs from the device plugin."""
+    content = json.loads(dump.read_text())
+    by_plugin = [
+        item
+        for item in content["items"]
+        if item["kind"] == "Pod" and "extendedResourceClaimStatus" not in item["status"]
+    ]
+    for number in range(copies):
+        for item in by_plugin:
+            names = {name: f"{item['metadata'][name]}-{number}" for name in ("name", "uid")}
+            content["items"].append(item | {"metadata": item["metadata"] | names})
+    file = place / "dump.json"
+    file.write_text(json.dumps(content))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("dump", "plugin_copies", "actuator", "basis"),
+    [
+        ("21-dra-dynmig/dump.json.gz", 0, "dra", "40 pods with ResourceClaims (DRA) (--actuator)"),
+        ("21-dra-dynmig/ownclass.json.gz", 0, "dra", "40 pods with ResourceClaims (DRA) (--actuator)"),
+        ("27-dra-extended-resource/mixed.json", 0, "dra", "2 pods with ResourceClaims (DRA), 1 with device-plugin"),
+        ("27-dra-extended-resource/mixed.json", 2, "mig-manager", "(DRA), 3 with device-plugin requests (--actuator)"),
+        ("07-amd-dra/dump.json.gz", 0, "mig-manager", "usual for kubernetes"),
+    ],
+)
+def test_the_actuator_follows_how_most_pods_request_gpus(command, tmp_path, dump, plugin_copies, actuator, basis):
+    file = DRA_DUMPS / dump
+    file = with_pods_again(file, tmp_path, plugin_copies) if plugin_copies else file
+    out = tmp_path / "out"
+    code, printed, err = command("start", str(file), "-o", str(out), "--yes", "--no-page")
+    assert code == 0, err
+    (line,) = (line for line in (printed + err).splitlines() if line.startswith("Actuator"))
+    assert (line.split()[1], basis in line) == (actuator, True), line
+    alone = (out / "data").rename(tmp_path / "alone")
+    assert make_scenario(str(alone), {}).actuator == actuator
+    _, printed, err = command("start", str(alone), "-o", str(tmp_path / "again"), "--yes", "--no-page")
+    again = (printed + err).splitlines()
+    assert line in again
+    assert any(text.startswith("Ownership  owned") for text in again)  # no scenario file states it
 
 
 def test_export_opens_what_was_decided(command, tmp_path, monkeypatch):

@@ -38,6 +38,7 @@ from gpuplanner.ingest.kubernetes.job_rows import (
     NO_GPU_REQUEST_REASON,
     ResourceRequests,
     UncertainRequests,
+    count_request_kinds,
     make_job_rows,
 )
 from gpuplanner.ingest.kubernetes.node_labels import NodeDoubt
@@ -86,9 +87,7 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
             findings.append(source_finding(check, requested.pods, f"{requested.example}: {name}", hours, **parts))
 
     findings += _missing_object_findings(dump)
-    if dra_nodes := sorted(
-        {str(device.node) for device in dump.devices.values() if device.key[0] == NVIDIA_DRA_DRIVER}
-    ):
+    if dra_nodes := _find_dra_nodes(dump):
         findings.append(source_finding("kubernetes: DRA driver", len(dra_nodes), examples(dra_nodes)))
     gpu_pods = [pod for pod in dump.pods.values() if any(map(parse_gpu_resource, pod.gpu_requests))]
     if gpu_pods and not dump.nodes:
@@ -99,6 +98,11 @@ def dump_findings(dump: ClusterDump, requests: UncertainRequests, nodes_without_
         n_nodes, example = len(nodes_without_count), examples(nodes_without_count)
         findings.append(source_finding("kubernetes: unknown GPU count", n_nodes, example))
     return findings
+
+
+def _find_dra_nodes(dump: ClusterDump) -> list[str]:
+    """Find the nodes whose GPUs the DRA driver of NVIDIA offers."""
+    return sorted({str(device.node) for device in dump.devices.values() if device.key[0] == NVIDIA_DRA_DRIVER})
 
 
 def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
@@ -361,7 +365,8 @@ def make_dataset(
     )
     leaf_quotas = {name: rows for name, rows in dump.quotas.items() if name not in dump.parent_queues}
     flavor_models = {flavor: dump.flavor_gpu_model(flavor) for flavor in dump.flavors}
-    return dataset.with_tables(
+    facts = {**dataset.provenance, **count_request_kinds(dump), "dra_nodes": len(_find_dra_nodes(dump))}
+    return replace(dataset, provenance=facts).with_tables(
         queue_quotas=make_quota_table(leaf_quotas, flavor_models, dump.queues),
         job_names=names if names.height else None,
         **_node_history(dump),

@@ -30,6 +30,7 @@ from gpuplanner.ingest.kubernetes.node_labels import partitions_in_mode
 from gpuplanner.ingest.kubernetes.nodes_and_dra_devices import (
     FULL_GPU_DEVICE_CLASS_KIND,
     NO_GPU_DEVICE_CLASS_KIND,
+    NVIDIA_DRA_DRIVER,
     ClaimedGpus,
     Node,
     count_claimed_gpus,
@@ -156,6 +157,42 @@ def make_job_rows(dump: ClusterDump) -> tuple[Rows, pl.DataFrame, UncertainReque
     rows = jobs.build_rows()
     schema = {"name": pl.String, "job_id": pl.String}
     return rows, pl.DataFrame(sorted(jobs.job_names.items()), schema=schema, orient="row"), jobs.uncertain
+
+
+def count_request_kinds(dump: ClusterDump) -> dict[str, int]:
+    """Count the pods that request NVIDIA GPUs by DRA, and those that request GPUs by a device plugin.
+
+    Without pods, Jobs are counted. A resource that stands for a DeviceClass counts as DRA if the scheduler made a claim
+    for it, or if its name is of no device plugin.
+
+    Returns
+    -------
+    dict of str to int
+        ``dra_pods`` and ``plugin_pods``.
+    """
+    counts = Counter(dra_pods=0, plugin_pods=0)
+    for pod in (dump.pods or dump.jobs).values():
+        claims = (
+            dump.claims.get((pod.namespace, name or "")) or dump.templates.get((pod.namespace, template or ""))
+            for name, template in pod.claims
+        )
+        class_names = {request.device_class for claim in claims if claim for request in claim.requests}
+        plugin_resources = set(pod.gpu_requests) - set(pod.claim_by_resource)
+        for resource in {*pod.gpu_requests, *pod.other_requests}:
+            class_name = _device_class_of_resource(dump, resource)
+            if class_name and (resource in pod.claim_by_resource or parse_gpu_resource(resource) is None):
+                class_names.add(class_name)
+                plugin_resources.discard(resource)
+        drivers = {find_device_class(name, dump.classes).driver for name in class_names}
+        counts["dra_pods"] += NVIDIA_DRA_DRIVER in drivers
+        counts["plugin_pods"] += bool(plugin_resources)
+    return dict(counts)
+
+
+def _device_class_of_resource(dump: ClusterDump, resource: str) -> str:
+    """Return the name of the DRA device class that an extended resource stands for; empty if it stands for none."""
+    has_prefix = resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX)
+    return dump.class_by_resource.get(resource, resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) * has_prefix)
 
 
 @dataclass
@@ -437,9 +474,7 @@ class _JobRowBuilder:
         requests = dict(pod_or_job.gpu_requests)
         covered = self._count_scheduler_claims(pod_or_job)
         for resource, number in {**pod_or_job.other_requests, **pod_or_job.gpu_requests}.items():
-            has_prefix = resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX)
-            implied_class = resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) if has_prefix else ""
-            name = self.dump.class_by_resource.get(resource, implied_class)
+            name = _device_class_of_resource(self.dump, resource)
             device = find_device_class(name, self.dump.classes)
             key = f"nvidia.com/mig-{device.profile}" if device.profile else resource
             if device.kind == FULL_GPU_DEVICE_CLASS_KIND:

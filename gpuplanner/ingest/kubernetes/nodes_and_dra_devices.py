@@ -73,10 +73,11 @@ class DraDevice:
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """A DeviceClass of DRA: whether its devices are full GPUs, MIG instances or no GPUs, and their MIG profile."""
+    """A DeviceClass of DRA: whether its devices are full GPUs, MIG instances or no GPUs, their MIG profile and driver."""
 
     kind: str
     profile: str | None = None
+    driver: str | None = None
 
 
 @dataclass(frozen=True)
@@ -188,12 +189,13 @@ def read_device_class(spec: ApiObject) -> DeviceClass:
     'MIG instances'
     """
     expressions = _join_selectors(spec)
-    quoted_words = set(QUOTED_TEXT_PATTERN.findall(expressions))
-    if not quoted_words.isdisjoint(list_resource_names("dra_driver", "full_gpu")):
+    quoted_words = QUOTED_TEXT_PATTERN.findall(expressions)
+    gpu_drivers = [driver for driver in list_resource_names("dra_driver", "full_gpu") if driver in quoted_words]
+    if gpu_drivers:
         profile = MIG_PROFILE_SELECTOR_PATTERN.search(expressions)
         instances = profile or MIG_SELECTOR_PATTERN.search(expressions)
         kind = MIG_DEVICE_CLASS_KIND if instances else FULL_GPU_DEVICE_CLASS_KIND
-        return DeviceClass(kind, profile[1] if profile else None)
+        return DeviceClass(kind, profile[1] if profile else None, gpu_drivers[0])
     drivers = re.findall(r"\.driver\s*==\s*['\"]([^'\"]+)['\"]", expressions)
     names_other_device = drivers and not any(map(GPU_LIKE_PATTERN.search, drivers))
     return DeviceClass(NO_GPU_DEVICE_CLASS_KIND if names_other_device else UNKNOWN_DEVICE_CLASS_KIND)
@@ -243,7 +245,8 @@ def find_device_class(name: str, classes: Mapping[str, DeviceClass]) -> DeviceCl
         ("no_device", NO_GPU_DEVICE_CLASS_KIND),
     ):
         if any(fnmatchcase(name, pattern) for pattern in list_resource_names("device_class", role)):
-            return DeviceClass(kind)
+            is_nvidia = name.endswith(".nvidia.com")
+            return DeviceClass(kind, driver=NVIDIA_DRA_DRIVER if is_nvidia else name)
     return classes.get(name, DeviceClass(UNKNOWN_DEVICE_CLASS_KIND))
 
 
