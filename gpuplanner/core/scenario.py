@@ -210,10 +210,10 @@ class Scenario:
     actuator: str = setting(
         "actuator", "mig-manager",
         "Tool that applies changes to the cluster, which determines the changes that can be recommended. Own data: "
-        "slurm for Slurm files; for Kubernetes dumps dra if at least as many pods request GPUs by ResourceClaims as by the "
-        "device plugin, else mig-manager. Layouts are changed by the MIG manager of the GPU "
-        "Operator, by mig-parted, one instance at a time by nvidia-smi or a DRA driver, or on nodes that an autoscaler "
-        "or Slurm power saving starts.",
+        "slurm for Slurm files; for Kubernetes dumps mig-manager, or dra if at least as many pods request GPUs by "
+        "ResourceClaims as by the device plugin. Layouts are changed by the MIG manager of the GPU Operator, by "
+        "mig-parted, one instance at a time by nvidia-smi or a DRA driver, or on nodes that an autoscaler or Slurm "
+        "power saving starts.",
         SettingRule(f"one of {', '.join(PARTITIONER_BY_ACTUATOR)}",
                     lambda value, _: value in PARTITIONER_BY_ACTUATOR, lambda: tuple(PARTITIONER_BY_ACTUATOR)),
         usual="slurm for Slurm data, mig-manager or dra for Kubernetes", control=DropDown("Actuator"),

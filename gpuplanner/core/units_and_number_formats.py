@@ -209,6 +209,29 @@ def count_text(number: int, word: str) -> str:
     return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
+def gpu_figure_text(gpus: float | None) -> str:
+    """Format a number of GPUs: below ten in three significant digits, so that a part of a GPU does not read as 0.
+
+    Examples
+    --------
+    >>> [gpu_figure_text(gpus) for gpus in (0.0, 3 / 7, 2.0, 1234.4, None)]
+    ['0', '0.429', '2', '1,234', '–']
+    """
+    return figure_text(gpus, ",.0f" if gpus is not None and abs(gpus) >= 9.995 else "")
+
+
+def gpus_text(gpus: float | None) -> str:
+    """Format a number of GPUs, which may be a part of one, with its noun.
+
+    Examples
+    --------
+    >>> gpus_text(3 / 7), gpus_text(1), gpus_text(63.6)
+    ('0.429 GPUs', '1 GPU', '64 GPUs')
+    """
+    text = gpu_figure_text(gpus)
+    return f"{text} GPU{'' if text == '1' else 's'}"
+
+
 def kwh_from_watt_hours(watt_hours: float) -> float:
     """Convert watt-hours to kilowatt-hours.
 

@@ -21,7 +21,7 @@ from gpuplanner.core.schema_checks import add_absent_columns, make_empty_table
 from gpuplanner.core.schemas import Costs
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
 from gpuplanner.core.stage_cache_and_data_folders import stage
-from gpuplanner.core.units_and_number_formats import kwh_from_watt_hours, percent_text
+from gpuplanner.core.units_and_number_formats import gpu_figure_text, gpus_text, kwh_from_watt_hours, percent_text
 from gpuplanner.cost.energy_and_carbon import (
     FOOTPRINT_AMOUNTS,
     RANGE_ENDS,
@@ -575,7 +575,7 @@ def _check_owned_lots(
     for label, gpus in hours.iter_rows() if not own_rate else ():
         booked = sum(lot.gpus for lot in load_price_book(scenario).lots_of(models[label]))
         if booked and (label, "owned") in rates and abs(booked - gpus) >= 1:
-            counts = f"{booked:,.0f} GPUs, the cluster {gpus:,.0f} on average"
+            counts = f"{gpus_text(booked)}, the cluster {gpu_figure_text(gpus)} on average"
             yield f"{name}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
     for gpu_model in sorted(lots if own_rate else lots - owned):
         reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"

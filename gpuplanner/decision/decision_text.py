@@ -20,6 +20,7 @@ from gpuplanner.core.units_and_number_formats import (
     UNALLOCATED_TEAM,
     count_text,
     day_text,
+    gpus_text,
     percent_text,
     wait_text,
 )
@@ -177,8 +178,8 @@ def list_measure_texts(decision: Decision, changes: NodesByLayoutChange) -> list
                 "repartition": f"{_partition_verb(changes)} {partitioned:,}{of_fleet}",
                 "pack": "pack jobs on fewer nodes",
                 "raise_limit": measure.text[:1].lower() + measure.text[1:],
-                "power_down": f"power down idle nodes{of_fleet} ({decision.gpus_mean:,.0f} GPUs on average)",
-                "autoscale": f"autoscale node pools{of_fleet} ({decision.gpus_mean:,.0f} GPUs on average)",
+                "power_down": f"power down idle nodes{of_fleet} ({gpus_text(decision.gpus_mean)} on average)",
+                "autoscale": f"autoscale node pools{of_fleet} ({gpus_text(decision.gpus_mean)} on average)",
             }[measure.action]
         )  # fmt: skip
         measure_gpus = measure.gpus
@@ -708,7 +709,7 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
     if "rightsize" in actions and job_history.like_others is not None:
         yield f"kind of unnamed jobs inferred from similar jobs, of which {percent_text(job_history.like_others)} agree"
     if standing_gpus := results.asked_jobs.service_gpus:
-        yield f"services and jobs without an end keep their peak allocation of {standing_gpus:,.1f} GPUs"
+        yield f"services and jobs without an end keep their peak allocation of {gpus_text(standing_gpus)}"
     if results.asked_jobs.starts_assumed:
         yield "jobs started at submission"
 

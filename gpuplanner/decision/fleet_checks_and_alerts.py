@@ -23,6 +23,7 @@ from gpuplanner.core.units_and_number_formats import (
     SECONDS_PER_HOUR,
     SECONDS_PER_MINUTE,
     count_text,
+    gpus_text,
     percent_text,
 )
 from gpuplanner.decision.announced_projects import Project, project_span, read_projects
@@ -221,7 +222,7 @@ class _CheckedRecord:
         if not begun:
             return ""
         gpus = sum(project.chance * project.concurrent_gpus for project in begun)
-        return f" Beginning by then: {count_text(len(begun), 'announced project')}, {gpus:,.1f} GPUs on average."
+        return f" Beginning by then: {count_text(len(begun), 'announced project')}, {gpus_text(gpus)} on average."
 
     @property
     def load_factors(self) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import GeometryError, ScenarioError, resolve_name
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
-from gpuplanner.core.units_and_number_formats import count_text
+from gpuplanner.core.units_and_number_formats import count_text, gpus_text
 from gpuplanner.decision.comparison_record import Comparison
 from gpuplanner.decision.decision_types import RECORD_DECIMALS, Decision
 from gpuplanner.decision.layout_planning import PlannedProblem, make_plan_problem, plan_problem_for
@@ -614,7 +614,7 @@ class FleetPlans:
         listed = ", ".join(f"{origin} to {destination}" for origin, destination in most_moved)
         others_text = " and others" if len(self.transfers) > 3 else ""
         return (
-            f"A mean of {mean_gpus:,.1f} GPUs of demand goes to another GPU model than it ran on, in the order of "
+            f"A mean of {gpus_text(mean_gpus)} of demand goes to another GPU model than it ran on, in the order of "
             f"substitute_models ({listed}{others_text}). A model that is faster by data sheet alone gets no credit; "
             "one that is slower takes more instances."
         )

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.output_column_headings import text_of_code
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, kwh_from_watt_hours, percent_text
+from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, gpus_text, kwh_from_watt_hours, percent_text
 from gpuplanner.cost.capacity_portfolio import (
     HOURS_PER_MONTH,
     Offer,
@@ -154,21 +154,21 @@ class PurchasePlan:
         doubts = [] if weekly_growth.value is not None else [f"growth is unknown ({weekly_growth.reason})"]
         if self.unstated_gpus:
             doubts.append(
-                f"the ownership of {self.unstated_gpus:,.0f} GPUs is not stated and they are taken as owned (--set "
+                f"the ownership of {gpus_text(self.unstated_gpus)} is not stated and they are taken as owned (--set "
                 "ownership=owned, reserved or rented)"
             )
         no_advice = f" It is no purchase advice: {' and '.join(doubts)}." if doubts else ""
-        demand = f"mean {self.mean_gpus:,.1f} GPUs, in every hour the {self.decision.gpus:,} that meet the wait limit"
+        demand = f"mean {gpus_text(self.mean_gpus)}, in every hour the {self.decision.gpus:,} that meet the wait limit"
         if self.decision.gpus <= self.decision.fleet_gpus:
             limit_text = f", but at most {self.peak_gpus:,.0f}" if self.peak_gpus < math.inf else ""
             demand = (
-                f"weeks of the record drawn at random, with {self.observed_gpus:,.1f} GPUs allocated on average; each "
+                f"weeks of the record drawn at random, with {gpus_text(self.observed_gpus)} allocated on average; each "
                 f"hour needs {self.margin:.2f} times its allocated GPUs (headroom of the recommendation, from the "
-                f"simulation){limit_text}: mean {self.mean_gpus:,.1f} GPUs"
+                f"simulation){limit_text}: mean {gpus_text(self.mean_gpus)}"
             )
         report = self.decision.sentence.partition(". ")[0].rstrip(".")
         starts = ", ".join(
-            f"{gpus:,.0f} GPUs ({text_of_code(kind)}) from month {month}"
+            f"{gpus_text(gpus)} ({text_of_code(kind)}) from month {month}"
             for kind, month, gpus in self.begin.iter_rows()
         )
         # Of the amounts as the table prints them.

@@ -16,7 +16,13 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU, SERVICE_JOB_CLASS
 from gpuplanner.core.serialization import from_plain, to_json, to_plain
 from gpuplanner.core.stage_cache_and_data_folders import disk_stage, stage
-from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_MINUTE, UNALLOCATED_TEAM, percent_text
+from gpuplanner.core.units_and_number_formats import (
+    HOURS_PER_WEEK,
+    SECONDS_PER_MINUTE,
+    UNALLOCATED_TEAM,
+    gpus_text,
+    percent_text,
+)
 from gpuplanner.decision.capacity_measures import (
     RECOMMENDED_LAYOUT,
     MeasureSearch,
@@ -467,7 +473,7 @@ def _add_idle_policy(results: PolicyResults, recommendation: Recommendation) -> 
         POWER_DOWN_IDLE: "Power idle nodes down", AUTOSCALED_POOLS: "Scale node pools with the requests of jobs",
         MIG_DYNAMIC: "Partition GPUs on demand",
     }[winner.policy]  # fmt: skip
-    text = f"{text}: {mean:,.0f} GPUs are provisioned on average"
+    text = f"{text}: {gpus_text(mean)} are provisioned on average"
     condition = "after release" if course.measures else None
     measure = Measure(ACTION_BY_IDLE_POLICY[winner.policy], text, gpus, condition)
     layouts = _list_layouts(inputs, run, gpus)

@@ -15,6 +15,7 @@ import polars as pl
 from gpuplanner.core.errors import ScenarioError, examples, suggest_name
 from gpuplanner.core.scenario import Scenario, parse_change_windows
 from gpuplanner.core.serialization import make_file_error, read_choice, read_number, read_rows, read_yaml, require_keys
+from gpuplanner.core.units_and_number_formats import gpu_figure_text, gpus_text
 from gpuplanner.hardware.catalog import match_gpu_models
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.planner.fleet_limits_and_prices import Quota
@@ -557,16 +558,14 @@ def entitled_gpus(
     if not rules.has_quotas:
         weights = {quota.name: quota.weight for quota in rules.teams}
         basis = "the weights" if rules.teams else "equal shares"
-        note = f"No team has a quota: {basis} of the {fleet_gpus:,.0f} GPUs stand in."
+        note = f"No team has a quota: {basis} of the {gpus_text(fleet_gpus)} stand in."
         return entitled_by_shares(fleet_gpus, names, weights), (note,)
     stated_gpus = {quota.name: quota.gpus or 0.0 for quota in rules.teams}
     total = sum(stated_gpus.values())
     factor = min(1.0, fleet_gpus / total) if total else 1.0
     if factor < 1.0:
-        share_text = f"{100 * factor:.0f} %"
-        notes.append(
-            f"Quotas of {total:,.0f} GPUs stand above {fleet_gpus:,.0f} installed: each counts {share_text} of itself."
-        )
+        excess = f"Quotas of {gpus_text(total)} stand above {gpu_figure_text(fleet_gpus)} installed"
+        notes.append(f"{excess}: each counts {100 * factor:.0f} % of itself.")
     notes += describe_unmatched_teams(rules, names)
     return {name: factor * stated_gpus.get(name, 0.0) for name in dict.fromkeys([*names, *stated_gpus])}, tuple(notes)
 

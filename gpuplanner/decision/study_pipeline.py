@@ -19,7 +19,13 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import is_intact
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario, require_scenario
 from gpuplanner.core.stage_cache_and_data_folders import cache_folder, content_key, data_folder, input_hashes
 from gpuplanner.core.step_functions import has_unknown_end, interval_ticks
-from gpuplanner.core.units_and_number_formats import HOURS_PER_WEEK, SECONDS_PER_DAY, count_text, percent_text
+from gpuplanner.core.units_and_number_formats import (
+    HOURS_PER_WEEK,
+    SECONDS_PER_DAY,
+    count_text,
+    gpus_text,
+    percent_text,
+)
 from gpuplanner.cost.period_costs import Money, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
@@ -181,8 +187,9 @@ def find_usual_actuator(source_facts: SourceFacts) -> tuple[str, str]:
 
     Examples
     --------
-    >>> facts = {"source": "kubernetes", "rows_in": 9, "rows_kept": 9, "rows_rejected": 0, "dra_pods": 6, "plugin_pods": 3}
-    >>> find_usual_actuator(SourceFacts(**facts, span_start=None, span_end=None))
+    >>> facts = {"source": "kubernetes", "rows_in": 9, "rows_kept": 9, "rows_rejected": 0}
+    >>> facts |= {"span_start": None, "span_end": None}
+    >>> find_usual_actuator(SourceFacts(**facts, dra_pods=6, plugin_pods=3))
     ('dra', '6 pods with ResourceClaims (DRA), 3 with device-plugin requests')
     """
     usual = find_default_actuator(source_facts.source)
@@ -330,8 +337,8 @@ def _describe_small_jobs(headline: Headline) -> str:
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
         f"they need; {evidence:,} have a measurement, their own or of their class. In the period, all {small:,} take "
-        f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and would fill "
-        f"{headline.small_gpus_rightsized:.0f} GPUs on the recommended profiles; peaks need more."
+        f"{gpus_text(headline.small_gpus_whole)} on average if each has a full GPU, and would fill "
+        f"{gpus_text(headline.small_gpus_rightsized)} on the recommended profiles; peaks need more."
     )
 
 
@@ -361,7 +368,7 @@ def _doubt_capacity(job_history: History, ledger: pl.DataFrame) -> Iterator[str]
         )
     largest = job_history.jobs.select(pl.col("gpus").max()).item() or 0
     if largest > fleet.gpus:
-        yield f"A job requests {largest:,.0f} GPUs of a fleet of {fleet.gpus:,}: it can never start, under any policy."
+        yield f"A job requests {gpus_text(largest)} of a fleet of {fleet.gpus:,}: it can never start, under any policy."
 
 
 def _doubt_completeness(job_history: History) -> Iterator[str]:

@@ -11,6 +11,7 @@ import polars as pl
 
 from gpuplanner.core.errors import MissingDependencyError, ScenarioError
 from gpuplanner.core.schemas import FULL_GPU
+from gpuplanner.core.units_and_number_formats import gpu_figure_text, gpus_text
 from gpuplanner.planner.fleet_limits_and_prices import Limits
 from gpuplanner.planner.interval_milp import solve_window_bounds
 from gpuplanner.planner.layout_plan import Plan
@@ -352,9 +353,9 @@ def _explain_use(plan: Plan, problem: PlanProblem) -> Iterator[str]:
     driver = int(load.argmax())
     cuts = "once" if plan.changes == 1 else f"{plan.changes} times"
     yield (
-        f"The plan powers on {on.mean():.1f} of {problem.gpus} GPUs on average, and {on[peak]} at the peak, "
+        f"The plan powers on {gpu_figure_text(on.mean())} of {problem.gpus} GPUs on average, {on[peak]} at the peak, "
         f"{_slot_start_text(problem, peak)}, driven by {_profile_text(problem.profiles[driver])} "
-        f"({problem.required_instances[driver, peak]} instances, equal to {load[driver]:.1f} GPUs). "
+        f"({problem.required_instances[driver, peak]} instances, equal to {gpus_text(load[driver])}). "
         f"GPUs are repartitioned {cuts}"
         + (f", and drained {plan.drained_gpus} times." if problem.prices is not None else ".")
     )

@@ -13,7 +13,15 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_formats import count_text, day_text, figure_text, money_text, percent_text
+from gpuplanner.core.units_and_number_formats import (
+    count_text,
+    day_text,
+    figure_text,
+    gpu_figure_text,
+    gpus_text,
+    money_text,
+    percent_text,
+)
 from gpuplanner.cost.cost_over_time import ROUNDING_TEXT, compare_periods, mark_partial_weeks
 from gpuplanner.cost.energy_and_carbon import FOOTPRINT_AMOUNTS
 from gpuplanner.cost.monthly_cost_review import (
@@ -310,9 +318,9 @@ def render_expected_section(demand_history: DemandHistory, horizon: int) -> Html
         page.figure(
             plots.plot_fan(fan, past),
             title=f"GPUs expected, {_series_label(demand_history.whole)}",
-            alt=f"Of the {total:,.0f} GPUs expected at the end, jobs that run today have "
-            f"{last['still_running']:,.0f}. Before the dashed line: the {SHOWN_HISTORY_DAYS} days observed. Dotted "
-            "lines: 90 % interval of the sample paths, before calibration.",
+            alt=f"Of the {gpus_text(total)} expected at the end, jobs that run today have "
+            f"{gpu_figure_text(last['still_running'])}. Before the dashed line: the {SHOWN_HISTORY_DAYS} days "
+            "observed. Dotted lines: 90 % interval of the sample paths, before calibration.",
             numbers=fan,
         ),
         page.figure(
@@ -410,7 +418,7 @@ def render_quantile_section(demand_history: DemandHistory, horizon: int, gap: in
             plots.plot_cost_curve(curve),
             title="Cost of planning at each quantile",
             alt=f"A GPU-hour short costs {price:g} planned ones: plan at {percent_text(best['quantile'])}, "
-            f"{best['planned']:,.0f} GPUs on average.",
+            f"{gpus_text(best['planned'])} on average.",
             numbers=curve,
         ),
     )
@@ -442,8 +450,8 @@ def render_calendar_section(
         page.figure(
             plots.plot_peaks(table.select("day", gpus="planned"), gpus=round(capacity)),
             title=f"GPUs to plan on each day, {_series_label(demand_history.whole)}",
-            alt=f"Peak on {day_text(peak['day'])}: {peak['planned']:,.0f} GPUs; {count_text(days_over, 'day')} above "
-            f"the {capacity:,.0f} installed.",
+            alt=f"Peak on {day_text(peak['day'])}: {gpus_text(peak['planned'])}; {count_text(days_over, 'day')} above "
+            f"the {gpu_figure_text(capacity)} installed.",
             numbers=table,
         ),
         page.table(
@@ -479,11 +487,11 @@ def render_exceedance_section(
     return page.section(
         "Demand above the limit",
         page.note(f"{caution} direction, not a date to order by.") if observed_weeks < MIN_FITTED_WEEKS else "",
-        page.note(f"Demand first exceeds {limit:,.1f} GPUs in the week from: {'; '.join(weeks)}."),
+        page.note(f"Demand first exceeds {gpus_text(limit)} in the week from: {'; '.join(weeks)}."),
         page.figure(
             plots.plot_groups(outlook, ["estimate", "week"], "gpus", label="Demand [GPU]"),
             title="Demand of the weeks ahead",
-            alt=f"Quantiles of the sample paths of demand, and the limit of {limit:,.1f} GPUs.",
+            alt=f"Quantiles of the sample paths of demand, and the limit of {gpus_text(limit)}.",
             numbers=outlook,
         ),
         page.table(estimates, caption="Week in which demand first exceeds the limit"),

@@ -8,7 +8,12 @@ from dataclasses import replace
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, UNALLOCATED_LABEL, UNALLOCATED_TEAM
+from gpuplanner.core.units_and_number_formats import (
+    MISSING_VALUE_TEXT,
+    UNALLOCATED_LABEL,
+    UNALLOCATED_TEAM,
+    gpu_figure_text,
+)
 from gpuplanner.decision.comparison_record import Comparison, make_wait_curve_table, make_wait_table
 from gpuplanner.decision.decision_types import PARTITION_ACTIONS, Decision, JobSizeWaits, NextStep
 from gpuplanner.ingest.quality_report import QualityWarning, format_warning
@@ -220,7 +225,7 @@ def _gpus_card(decision: Decision) -> Card:
     value = _today_and_recommended(metric_html(decision, "fleet_gpus"), metric_html(decision, "gpus"))
     to_buy = f"{metric_html(decision, 'more_gpus')} to buy" if decision.gpus > decision.fleet_gpus else ""
     varies = round(decision.gpus_mean) != decision.gpus
-    on_average = f"{metric_html(decision, 'gpus_mean')} on average" if varies else ""
+    on_average = f"{metric_html(decision, 'gpus_mean', gpu_figure_text)} on average" if varies else ""
     freed = ""
     if decision.saving.value is not None:
         freed = f"capacity freed: {metric_html(decision, 'saving.value')} GPU-hours per week"

@@ -9,7 +9,14 @@ import polars as pl
 
 from gpuplanner import report as plots
 from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
-from gpuplanner.core.units_and_number_formats import count_text, day_text, last_day_text, percent_text
+from gpuplanner.core.units_and_number_formats import (
+    count_text,
+    day_text,
+    gpu_figure_text,
+    gpus_text,
+    last_day_text,
+    percent_text,
+)
 from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.comparison_record import make_wait_curve_table
 from gpuplanner.decision.inference_answers import list_data_warnings
@@ -95,10 +102,11 @@ def _describe_expected_demand(study: Study, kind: str) -> str:
     if figures.tomorrow_at is None or figures.tomorrow_gpus is None:
         return "the forecast ends before the next noon"
     at = datetime.fromisoformat(figures.tomorrow_at)
-    text = f"{at:%a} {day_text(at.date())}, 12:00: {figures.tomorrow_gpus:,.0f} GPUs{kind}"
+    text = f"{at:%a} {day_text(at.date())}, 12:00: {gpus_text(figures.tomorrow_gpus)}{kind}"
     if figures.tomorrow_low is None or figures.tomorrow_high is None:
         return text
-    return f"{text} (90 % interval {figures.tomorrow_low:,.0f} to {figures.tomorrow_high:,.0f})"
+    interval = f"{gpu_figure_text(figures.tomorrow_low)} to {gpu_figure_text(figures.tomorrow_high)}"
+    return f"{text} (90 % interval {interval})"
 
 
 def layouts(study: Study) -> HtmlSection:

@@ -9,7 +9,7 @@ import altair as alt
 import polars as pl
 from altair.typing import ChartType
 
-from gpuplanner.core.units_and_number_formats import day_text, percent_text, wait_text
+from gpuplanner.core.units_and_number_formats import day_text, gpu_figure_text, gpus_text, percent_text, wait_text
 from gpuplanner.report import chart_theme as theme
 from gpuplanner.report.chart_theme import (
     MAX_CHART_ROWS,
@@ -322,10 +322,11 @@ def use_text(frame: pl.DataFrame) -> str:
     if frame.is_empty():
         return "There is no day in the record."
     requested, allocated, active = frame.select(pl.col(list(_USE_LABELS)).cast(pl.Float64).mean()).row(0)
-    text = f"On average {requested or 0:,.0f} GPUs were requested and {allocated or 0:,.0f} allocated; "
+    text = f"On average {gpus_text(requested)} were requested and {gpu_figure_text(allocated)} allocated; "
     if active is None:
         return text + "active GPUs: no telemetry."
-    return f"{text}{active:,.0f} active: allocated GPUs times the SM activity of their jobs, so fewer than used."
+    text += f"{gpu_figure_text(active)} active: allocated GPUs times the SM activity of their jobs, so fewer than used."
+    return text
 
 
 @frame_chart("GPUs allocated in the busiest hour of each day", "day", "gpus", empty="There is no day in the record.")
@@ -381,7 +382,7 @@ def peaks_text(frame: pl.DataFrame) -> str:
     if frame.is_empty():
         return "There is no day in the record."
     peak = frame.sort("gpus", descending=True, maintain_order=True).row(0, named=True)
-    return f"Peak: {peak['gpus']:,.0f} GPUs allocated on average in an hour, on {day_text(peak['day'])}."
+    return f"Peak: {gpus_text(peak['gpus'])} allocated on average in an hour, on {day_text(peak['day'])}."
 
 
 @frame_chart("Cost of planning at a quantile", *_COST_CURVE_COLUMNS, empty="There is no quantile.")

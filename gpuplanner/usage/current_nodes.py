@@ -15,6 +15,7 @@ import polars as pl
 from gpuplanner.core.errors import GeometryError, examples
 from gpuplanner.core.schema_checks import cast_columns
 from gpuplanner.core.schemas import FULL_GPU, Inventory, Jobs
+from gpuplanner.core.units_and_number_formats import gpu_figure_text, gpus_text
 from gpuplanner.hardware.gpu_model_names import find_profile_name
 from gpuplanner.hardware.gpu_models import GpuModel
 from gpuplanner.hardware.layout_enumeration import find_fewest_gpus
@@ -620,8 +621,8 @@ def describe_snapshot(jobs: pl.DataFrame, begin: datetime, end: datetime) -> str
         return None
     return (
         f"The job list looks like a snapshot of one moment, not a record of what ran: {running.height:,} of "
-        f"{allocated.height:,} ran in the last hour, with {peak_gpus:,.0f} GPUs allocated, against {usual:,.0f} in the "
-        "median hour before."
+        f"{allocated.height:,} ran in the last hour, with {gpus_text(peak_gpus)} allocated, against "
+        f"{gpu_figure_text(usual)} in the median hour before."
     )
 
 

@@ -34,7 +34,7 @@ def test_a_project_ahead_raises_the_chance_of_too_few_gpus(fleet, tmp_path):
     found = checked(fleet, tmp_path, sure)
     assert found[NEXT_DAYS].value == 1.0
     assert found[RUNWAY].value == 1.0
-    assert "Beginning by then: 1 announced project, 64.0 GPUs on average." in found[NEXT_DAYS].sentence
+    assert "Beginning by then: 1 announced project, 64 GPUs on average." in found[NEXT_DAYS].sentence
     half = checked(fleet, tmp_path, sure.replace("from", "chance: 0.5, from"))[NEXT_DAYS].value
     usual = without[NEXT_DAYS].value
     assert half == pytest.approx((usual + 1.0) / 2, abs=0.05)

@@ -15,6 +15,7 @@ import pytest
 
 from gpuplanner.core.errors import OutputError, ScenarioError
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.units_and_number_formats import gpus_text
 from gpuplanner.cost.period_costs import money
 from gpuplanner.decision.comparison_record import study_comparison
 from gpuplanner.decision.layout_planning import plan_study_layouts
@@ -52,7 +53,7 @@ def test_gpus_of_small_jobs_count_only_time_in_the_period(study: Study):
         if start is not None:
             hours += max((min(stop or end, end) - max(start, begin)).total_seconds(), 0.0) / 3600
     assert head.small_gpus_whole == pytest.approx(hours / ((end - begin).total_seconds() / 3600), abs=1e-4)
-    assert f"take {head.small_gpus_whole:.0f} GPUs on average" in study.findings[1]
+    assert f"take {gpus_text(head.small_gpus_whole)} on average" in study.findings[1]
 
 
 def test_bill_is_the_price_of_every_installed_hour(study: Study):

@@ -14,7 +14,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.serialization import to_json
-from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT
+from gpuplanner.core.units_and_number_formats import MISSING_VALUE_TEXT, gpu_figure_text
 from gpuplanner.decision.comparison_record import (
     Comparison,
     PolicyRow,
@@ -57,7 +57,7 @@ FORMS = {
     "headroom.factor": figures.format_share,
     "busy_as_recommended": figures.format_share, "delayed_share": figures.format_share,
     "months_left": str, "waiting": figures.format_count, "use_known_share": figures.format_share,
-    "headroom_share": figures.format_share,
+    "headroom_share": figures.format_share, "gpus_mean": gpu_figure_text,
 }  # fmt: skip
 """The form of each figure that is not a count."""
 START = datetime(2026, 5, 4, tzinfo=UTC)

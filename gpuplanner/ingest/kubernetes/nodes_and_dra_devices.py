@@ -73,7 +73,7 @@ class DraDevice:
 
 @dataclass(frozen=True)
 class DeviceClass:
-    """A DeviceClass of DRA: whether its devices are full GPUs, MIG instances or no GPUs, their MIG profile and driver."""
+    """A DeviceClass of DRA: whether it is of full GPUs, MIG instances or no GPUs, their MIG profile and DRA driver."""
 
     kind: str
     profile: str | None = None
