@@ -213,6 +213,9 @@ def verify(
             "problem in the plan file]",
         ),
     ] = None,
+    all_entries: Annotated[
+        bool, Option("--all", help="Print every entry that was checked. [default: a summary, and all problems]")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Re-check a plan or an exported file independently.
@@ -225,9 +228,10 @@ def verify(
     verify the recommendation, 'verify' of the script in export/ does.
     The lower bound of a plan is not proven again. Exits with 1 if a check fails.
     """
+    from gpuplanner.core.units_and_number_formats import count_text
     from gpuplanner.decision.layout_planning import make_plan_problem
     from gpuplanner.planner.fleet_plans_and_comparisons import read_problems
-    from gpuplanner.report.plan_and_bundle_verification import verify_any, verify_carried_out
+    from gpuplanner.report.plan_and_bundle_verification import summarize_findings, verify_any, verify_carried_out
 
     if (file / "export").is_dir():  # of a report, the pack in it
         file = file / "export"
@@ -246,8 +250,11 @@ def verify(
         parts = {name: getattr(report, name) for name in ("ok", "problems", "findings")}
         show(parts, as_json=True)
     else:
-        echo(*(f"ok: {line}" for line in report.findings), *(f"problem: {line}" for line in report.problems))
-        echo(f"{file}: {'all checks passed' if report.ok else 'checks failed'}")
+        findings = report.findings if all_entries else summarize_findings(report.findings)
+        echo(*(f"ok: {line}" for line in findings), *(f"problem: {line}" for line in report.problems))
+        omitted = "" if len(findings) == len(report.findings) else " (all entries: --all)"
+        result = "all checks passed" if report.ok else f"checks failed: {count_text(len(report.problems), 'problem')}"
+        echo(f"{file}: {result}{omitted}")
     if not report.ok:
         raise typer.Exit(Exit.CHECK_FAILED)
 

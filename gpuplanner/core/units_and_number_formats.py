@@ -203,10 +203,11 @@ def count_text(number: int, word: str) -> str:
 
     Examples
     --------
-    >>> count_text(1, "job"), count_text(1200, "job"), count_text(0, "GPU")
-    ('1 job', '1,200 jobs', '0 GPUs')
+    >>> count_text(1, "job"), count_text(1200, "job"), count_text(2, "entry")
+    ('1 job', '1,200 jobs', '2 entries')
     """
-    return f"{number:,} {word}{'' if number == 1 else 's'}"
+    plural = f"{word[:-1]}ies" if word.endswith("ry") else f"{word}s"
+    return f"{number:,} {word if number == 1 else plural}"
 
 
 def gpu_figure_text(gpus: float | None) -> str:

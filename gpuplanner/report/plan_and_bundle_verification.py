@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -24,6 +25,7 @@ from gpuplanner.core.output_manifests_and_overwrite_checks import (
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.serialization import read_text
 from gpuplanner.core.setting_rules_and_controls import DRAINED_UNIT_BY_ACTUATOR
+from gpuplanner.core.units_and_number_formats import count_text
 from gpuplanner.hardware.catalog import mig_model_names, non_mig_model_names
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model, load_any_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
@@ -51,6 +53,8 @@ UNCHECKED_FOLDER = "other"
 """Folder of a bundle with the files of third-party exporters, of which only the hash is checked."""
 UNCHANGED_TEXT = "unchanged since export"
 """Finding on a file of a bundle that is only checked by the hash in its manifest, which it has."""
+UNCHANGED_FILES_TEXT = f"files {UNCHANGED_TEXT}"
+"""Finding on all files of a bundle, after their number."""
 EDITED_TEXT = "edited since export"
 """Problem of a file of a bundle with another hash than in its manifest, whose layouts are checked as well."""
 EDITED_UNCHECKED_TEXT = f"{EDITED_TEXT}; this file has no other check"
@@ -183,11 +187,36 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
         if name not in known_files and not name.endswith(".before") and not (folder / name / MANIFEST).is_file()
     ]
     report.problems.extend(f"{name}: not part of the export; remove it" for name in added)
-    if not report.problems:
+    n_unchanged = sum(path.is_file() and written.is_unchanged_at(path) for path, written in files.items())
+    if report.problems:
+        report.findings.insert(0, f"{n_unchanged} of {len(files)} {UNCHANGED_FILES_TEXT}")
+    else:
         gpu_model = gpu_model or _find_gpu_model_in_text(folder / README_FILE)
         for_model = f", for {gpu_model}" if gpu_model else ""
-        report.findings.insert(0, f"{len(files)} files unchanged since export{for_model}")
+        report.findings.insert(0, f"{n_unchanged} {UNCHANGED_FILES_TEXT}{for_model}")
     return replace(report, ok=not report.problems)
+
+
+def summarize_findings(findings: Sequence[str], max_lines: int = 8) -> list[str]:
+    """Summarize findings of a verification in at most `max_lines` lines and those on whole bundles.
+
+    The entries of a file, or of a node, are counted; files without a check of their own are in the line on the bundle.
+
+    Examples
+    --------
+    >>> gpus = [f"slurm.conf: node n{node}: gpu {gpu}: gpu" for node in (1, 2) for gpu in range(8)]
+    >>> summarize_findings(["3 files unchanged since export", "README.md: unchanged since export", *gpus])
+    ['3 files unchanged since export', 'slurm.conf: 16 entries checked']
+    """
+    if len(findings) <= max_lines:
+        return list(findings)
+    on_bundles = [finding for finding in findings if UNCHANGED_FILES_TEXT in finding]
+    others = [finding for finding in findings if UNCHANGED_TEXT not in finding]
+    entries = Counter(finding.partition(": ")[0] for finding in others)
+    lines = [f"{name}: {count_text(number, 'entry')} checked" for name, number in entries.items()]
+    if len(lines) > max_lines:
+        lines = [f"{len(others):,} entries checked, of {examples(list(entries))}"]
+    return [*on_bundles, *lines]
 
 
 def _join_reports(folder: Path, reports: Mapping[Path, FileReport]) -> FileReport:

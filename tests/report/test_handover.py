@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -16,7 +17,7 @@ from gpuplanner.planner.plan_problem import PlanProblem
 from gpuplanner.planner.plan_search import plan
 from gpuplanner.report import layout_schedule_files as calendar
 from gpuplanner.report.layout_schedule_files import export_plan, write_plan_handover
-from gpuplanner.report.plan_and_bundle_verification import read_plan, verify_any
+from gpuplanner.report.plan_and_bundle_verification import read_plan, summarize_findings, verify_any
 
 START = datetime(2026, 11, 2, tzinfo=UTC)
 
@@ -71,6 +72,42 @@ def test_files_of_a_pack_that_were_edited_are_named(kept, tmp_path):
     config.write_text(config.read_text().replace('"1g.10gb": 7', '"1g.10gb": 8'))
     assert "holds at most 7" in verify_any(config, None).problems[0]
     assert any("holds at most 7" in fault for fault in verify_any(tmp_path / "out", None).problems)
+
+
+def test_the_command_prints_a_summary_and_each_problem(kept, tmp_path, command):
+    out = tmp_path / "out"
+    export_plan(kept, out)
+    findings = verify_any(out, None).findings
+    code, printed, _ = command("verify", str(out))
+    lines = printed.splitlines()
+    assert (code, lines[0]) == (0, f"ok: {findings[0]}")
+    assert len(lines) < 8 < len(findings)
+    checked = [finding for finding in findings if "unchanged since export" not in finding]
+    in_one_file = sum(finding.startswith("mig-parted/mig-parted.yaml: ") for finding in checked)
+    assert f"ok: mig-parted/mig-parted.yaml: {in_one_file} entries checked" in lines
+    assert lines[-1] == f"{out}: all checks passed (all entries: --all)"
+
+    whole = command("verify", str(out), "--all")[1].splitlines()
+    assert whole[:-1] == [f"ok: {finding}" for finding in findings]
+    assert json.loads(command("verify", str(out), "--json")[1])["findings"] == findings
+
+    files = len(json.loads((out / "manifest.json").read_text())["files"])
+    scripts = sorted(out.glob("*/timer.sh"))
+    for script in scripts:
+        script.write_text("exit 0\n")
+    code, printed, _ = command("verify", str(out))
+    lines = printed.splitlines()
+    assert (code, lines[0]) == (1, f"ok: {files - len(scripts)} of {files} files unchanged since export")
+    problems = [line for line in lines if line.startswith("problem: ")]
+    assert len(problems) == len(scripts) > 1
+    assert lines[-1].startswith(f"{out}: checks failed: {len(scripts)} problems")
+
+
+def test_many_nodes_and_files_have_a_line_together():
+    nodes = [f"n{node}: as planned" for node in range(40)]
+    (line,) = summarize_findings(nodes)
+    assert line.startswith("40 entries checked, of 'n0', ")
+    assert summarize_findings(nodes[:8]) == nodes[:8]
 
 
 def test_a_format_that_is_not_known_is_refused_with_the_nearest(kept, tmp_path):
