@@ -411,13 +411,19 @@ def _show_class_phases(
 
 @app.command()
 @with_fields("tz", "month")
-def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json = False) -> None:
+def waits(
+    scenario_path: ScenarioPath,
+    options: ScenarioOptions,
+    team: Annotated[str | None, Option("--team", help="Only the jobs of this team.")] = None,
+    as_json: Json = False,
+) -> None:
     """Explain queue waits: capacity, fragmentation, layout or limits.
 
-    Shows the hours waited by cause, in total and by job size, team and profile.
+    Shows the hours waited by cause, in total and by job size, team and partition.
 
-    Example: gpuplanner waits build/mine/data --month 2026-10
+    Example: gpuplanner waits build/mine/data --month 2026-10 --team vision
     """
+    from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.core.units_and_number_formats import percent_text
     from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
@@ -427,21 +433,27 @@ def waits(scenario_path: ScenarioPath, options: ScenarioOptions, as_json: Json =
     from gpuplanner.usage.planning_history import history
 
     job_history = history(options.make_scenario(scenario_path))
+    jobs = job_history.trace.jobs
+    if team is not None:
+        names = jobs["tenant"].drop_nulls().unique().sort().to_list()
+        team = resolve_name(team, names, subject="team", error=ScenarioError)
+        jobs = jobs.filter(tenant=team)
     requests = read_replay_inputs(job_history)
     explained_waits = explain_waits(requests)
-    wait_causes = sum_waits(requests, explained_waits)
+    wait_causes = sum_waits(requests, explained_waits, team)
     if as_json:
         show(to_plain(wait_causes), as_json=True)
         return
-    echo(wait_causes.main_cause_text)
+    echo(f"{team}: {wait_causes.main_cause_text}" if team else wait_causes.main_cause_text)
     if wait_causes.explained_fraction is not None:
         error = percent_text(build_wait_model(requests, explained_waits).mean_replay_error())
         echo(
-            f"Replay error (differences by team and job size over the hours waited): {error} for the report's waits, "
-            f"the mean of {CURVE_RUNS} replays; {percent_text(wait_causes.replay_error)} for the closest replay, which "
-            "decides the queue order and, up to 30 %, whether the report shows waits by job size."
+            f"Replay error{' of all teams' if team else ''} (differences by team and job size over the hours waited): "
+            f"{error} for the report's waits, the mean of {CURVE_RUNS} replays; "
+            f"{percent_text(wait_causes.replay_error)} for the closest replay, which decides the queue order and, up to "
+            "30 %, whether the report shows waits by job size."
         )
-    total, counted = job_history.trace.jobs.height, sum(row.jobs for row in wait_causes.causes.job_size)
+    total, counted = jobs.height, sum(row.jobs for row in wait_causes.causes.job_size)
     if counted < total:
         reasons = "have an unknown number of GPUs, never started or were submitted before the period"
         echo(f"{counted:,} of {total:,} jobs count; the others {reasons}.")

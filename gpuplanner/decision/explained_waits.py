@@ -488,8 +488,17 @@ def make_cause_table(rows: Sequence[CauseHours]) -> pl.DataFrame:
     return pl.DataFrame(rows, schema=["name", "jobs", "waited", *CAUSES], orient="row")
 
 
-def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
+def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits, team: str | None = None) -> WaitSummary:
     """Sum the hours of waiting by cause, job size, team and partition.
+
+    Parameters
+    ----------
+    inputs : JobReplayInputs
+        Observed jobs as requests on today's nodes.
+    waits : ExplainedWaits
+        Causes of their waits.
+    team : str, optional
+        Team whose hours and limit count; explained share and replay error stay those of all teams.
 
     Examples
     --------
@@ -506,13 +515,14 @@ def sum_waits(inputs: JobReplayInputs, waits: ExplainedWaits) -> WaitSummary:
     sizes = pl.Series([names[number] for number in size_numbers], dtype=pl.Enum(names))
     partition = inputs.jobs["partition"].cast(pl.String).fill_null(UNNAMED_TEAM_OR_PARTITION)
     table = pl.DataFrame({"job_size": sizes, "team": tenant, "partition": partition, **hours_by_cause})
-    table = table.filter(waits.is_evaluated)
+    table = table.filter(waits.is_evaluated).filter(team is None or pl.col("team") == team)
     waited_at_limit = np.bincount(waits.queue.tenant, waits.seconds[:, LIMITS] * waits.is_evaluated) > 0
     tenant_names = dict(zip(waits.queue.tenant.tolist(), tenant, strict=True))
     limits_waited_at = ((limit.tenant, limit.gpus) for limit in waits.queue.limits if waited_at_limit[limit.tenant])
     limits = tuple(
         TenantLimit(tenant_names[number], gpus, _format_limit(inputs, sizes, waits.queue.tenant == number, gpus))
         for number, gpus in limits_waited_at
+        if team in (None, tenant_names[number])
     )
     causes = WaitCauses(*(_sum_causes_by(table, name) for name in ("job_size", "team", "partition")))
     fraction = None if waits.share.fraction is None else round(waits.share.fraction, RECORD_DECIMALS)

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import re
 
+import polars as pl
 import pytest
 
+import gpuplanner as gp
 from gpuplanner.core.serialization import to_plain
+from gpuplanner.core.units_and_number_formats import waiting_hours_text
 from gpuplanner.decision.wait_causes import CAUSES
 
 HEAD = "JobID|User|Account|State|Submit|Start|End|NodeList|AllocTRES"
@@ -26,9 +29,10 @@ def accounting(limit: int) -> str:
     return "\n".join(rows) + "\n"
 
 
-def waits_of(command, tmp_path, text: str) -> dict:
+def waits_of(command, tmp_path, text: str, nodes: int = 1) -> dict:
     (tmp_path / "sacct.txt").write_text(text)
-    (tmp_path / "nodes.txt").write_text("NodeName=n1 Arch=x86_64\n   Gres=gpu:h100:8\n")
+    node_texts = [f"NodeName=n{number} Arch=x86_64\n   Gres=gpu:h100:8\n" for number in range(1, nodes + 1)]
+    (tmp_path / "nodes.txt").write_text("\n".join(node_texts))
     files = map(str, (tmp_path / "sacct.txt", "--nodes", tmp_path / "nodes.txt"))
     assert command("ingest", "slurm", *files, "--tz", "UTC", "-o", str(tmp_path / "data"))[0] == 0
     code, out, err = command("waits", str(tmp_path / "data"), "--json")
@@ -78,3 +82,40 @@ def test_the_command_and_a_study_say_the_same(command, study):
     for rows in own["causes"].values():
         for row in rows:
             assert abs(sum(row[cause] for cause in CAUSES) - row["waited"]) < 1e-4
+
+
+@pytest.mark.parametrize("team", ["research", "llm-core"])
+def test_a_team_has_the_hours_that_the_cluster_has_of_it(command, team):
+    own = json.loads(command("waits", "sample", "--team", team, "--json")[1])
+    view = gp.open("sample").waits(by=["job_size", "cause"], team=team).df
+    (of_team,) = own["causes"]["team"]
+    assert of_team["name"] == team
+    for cause in CAUSES:
+        assert of_team[cause] == pytest.approx(view.filter(cause=cause)["wait_hours"].sum(), abs=1e-4)
+    by_size = {row["name"]: row["waited"] for row in own["causes"]["job_size"]}
+    for (size,), rows in view.filter(pl.col("job_size").cast(pl.String).str.contains("g.")).group_by("job_size"):
+        assert by_size[str(size)] == pytest.approx(rows["wait_hours"].sum(), abs=1e-4)
+    total = sum(by_size.values())
+    assert total == pytest.approx(view["wait_hours"].sum(), abs=1e-3)
+    assert total > 0
+    _, text, _ = command("waits", "sample", "--team", team)
+    assert text.startswith(f"{team}: Jobs waited {waiting_hours_text(total)} in total; main cause ")
+
+
+def test_a_team_that_is_unknown_names_the_nearest(command):
+    code, _, err = command("waits", "sample", "--team", "reserch")
+    assert code == 3
+    assert "team 'reserch' is unknown" in err
+    assert "Did you mean 'research'" in err
+
+
+def test_only_the_limit_of_the_team_is_named(command, tmp_path):
+    others = "\n".join(accounting(8).replace("|a|", "|b|").replace("|n1|", "|n2|").splitlines()[1:])
+    others = re.sub(r"^(\d+)", r"9\1", others, flags=re.MULTILINE)
+    found = waits_of(command, tmp_path, accounting(2) + others + "\n", nodes=2)
+    assert {row["name"] for row in found["causes"]["team"]} == {"a", "b"}
+    assert [limit["tenant"] for limit in found["limits"]] == ["a"]
+    for team, limits in (("a", ["a"]), ("b", [])):
+        own = json.loads(command("waits", str(tmp_path / "data"), "--team", team, "--json")[1])
+        assert [limit["tenant"] for limit in own["limits"]] == limits
+        assert own["causes"]["team"] == [row for row in found["causes"]["team"] if row["name"] == team]
