@@ -450,8 +450,8 @@ def waits(
         echo(
             f"Replay error{' of all teams' if team else ''} (differences by team and job size over the hours waited): "
             f"{error} for the report's waits, the mean of {CURVE_RUNS} replays; "
-            f"{percent_text(wait_causes.replay_error)} for the closest replay, which decides the queue order and, up to "
-            "30 %, whether the report shows waits by job size."
+            f"{percent_text(wait_causes.replay_error)} for the closest replay, which decides the queue order and, up "
+            "to 30 %, whether the report shows waits by job size."
         )
     total, counted = jobs.height, sum(row.jobs for row in wait_causes.causes.job_size)
     if counted < total:

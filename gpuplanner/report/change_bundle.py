@@ -36,6 +36,7 @@ from gpuplanner.report.change_bundle_parts import (
     fill_template,
     find_mode_change_nodes,
     join_lines,
+    read_controller_facts,
     read_readme_texts,
     replace_placeholders,
     to_index_text,
@@ -271,6 +272,11 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     notes += [name * (name in present) for name in ("nodes.sh", "power.sh", "release.sh", "released.txt")]
     is_release_only = "release.sh" in present and not changes and rules.actuator in ("mig-manager", "nvidia-smi")
     quotas = _quota_text(bundle, text)
+    prerequisites = "prerequisites" if changes else ""
+    if bundle.path_of("driver-values.yaml") in bundle.files:
+        prerequisites = "prerequisites_on_request"
+    elif bundle.path_of("karpenter.yaml") in bundle.files:
+        prerequisites = "prerequisites_pools"
     undo = ["back_requests" * rightsized, "back_quotas" * bool(quotas), *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
     gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
@@ -293,7 +299,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
             text(f"types_{gres_source}") * changes,
             quotas,  # the last, because of its table
         ],
-        "PREFLIGHT": text("preflight" if changes else "preflight_files"),
+        "PREFLIGHT": [text(prerequisites) + "\n", text("preflight" if changes else "preflight_files")],
         "NOTES": map(text, notes),
         "SWITCH": [text("switch") * rightsized, text("switch_in_parts") * in_parts],
         "BACK": map(text, undo),
@@ -320,8 +326,8 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     full_gpus = [f"{after[FULL_GPU]:,}" for *_, after in list_change_parts(bundle)] if has_gap else []
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
-        "NAMESPACE": GPU_OPERATOR_NAMESPACE, "CONFIG_MAP": MIG_CONFIG_MAP_NAME, "ACTUATOR": rules.actuator,
-        "DATA": page_words.data,
+        **read_controller_facts(), "NAMESPACE": GPU_OPERATOR_NAMESPACE, "CONFIG_MAP": MIG_CONFIG_MAP_NAME,
+        "ACTUATOR": rules.actuator, "DATA": page_words.data,
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
         "SCRIPT": bundle.path_of("change.sh") if nodes else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),

@@ -302,6 +302,12 @@ class FleetBundle(Bundle):
         self.add(self.script(template), FileStep.script(self.path_of(name or template), purpose))
 
 
+def read_controller_facts() -> dict[str, str]:
+    """Read the facts on controllers in the catalogue, such as the chart of the DRA driver, ``dra.chart``."""
+    rows = facts("controllers").select("controller", "fact", "value").iter_rows()
+    return {f"{controller}.{fact}": value for controller, fact, value in rows}
+
+
 def fill_template(template: str, values: Mapping[str, str]) -> str:
     """Replace the placeholders of a template; one such as ``@slurm.resume_headroom@`` is a fact of the catalogue.
 
@@ -310,9 +316,7 @@ def fill_template(template: str, values: Mapping[str, str]) -> str:
     >>> fill_template("buffer.yaml", {"POOL": "mig", "LIMITS": "", "KEPT": "1"}).splitlines()[22]
     'apiVersion: autoscaling.x-k8s.io/v1beta1'
     """
-    rows = facts("controllers").select("controller", "fact", "value").iter_rows()
-    catalogue_values = {f"{controller}.{fact}": value for controller, fact, value in rows}
-    return fill_shipped_file(f"templates/{template}", {**catalogue_values, **values})
+    return fill_shipped_file(f"templates/{template}", {**read_controller_facts(), **values})
 
 
 def add_release_files(

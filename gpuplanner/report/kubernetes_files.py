@@ -20,6 +20,7 @@ from gpuplanner.report.change_bundle_parts import (
     add_release_files,
     fill_template,
     join_lines,
+    read_controller_facts,
 )
 from gpuplanner.report.mig_manager_files import ALL_DISABLED_CONFIG, allocatable_resources, to_config_map
 
@@ -196,12 +197,13 @@ def add_dra_files(bundle: FleetBundle) -> None:
     """Add the files with which the DRA driver creates a MIG instance for each resource claim."""
     rules, path_of = bundle.rules, bundle.path_of
     nodes = sorted({node for pool in rules.pools if LAYOUT_PER_JOB in pool.layouts for node in pool.nodes})
-    gate, _, name = _controller_fact("dra", "gate").partition(".")
+    controller_facts = read_controller_facts()
+    gate, _, name = controller_facts["dra.gate"].partition(".")
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     label = FileStep.script(path_of("nodes.sh"), "empties and labels the nodes of `nodes.txt` for the DRA driver")
     bundle.add(bundle.script("label_nodes.sh"), replace(label, undo=""))
     values = path_of("driver-values.yaml")
-    chart = f"{_controller_fact('dra', 'chart')} --version {_controller_fact('dra', 'version')}"
+    chart = f"{controller_facts['dra.chart']} --version {controller_facts['dra.version']}"
     release = "dra-driver-nvidia-gpu"
     space = f"{release} --namespace {release}"
     # A second upgrade would make our own revision the one that a rollback returns to.
@@ -233,12 +235,6 @@ def add_device_classes(bundle: FleetBundle) -> None:
     bundle.add(text, FileStep.manifest(bundle.path_of("device-classes.yaml"), purpose))
 
 
-def _controller_fact(controller: str, fact: str) -> str:
-    """Look up a fact about a controller in the catalogue, such as its chart version."""
-    value: str = facts("controllers").filter(controller=controller, fact=fact)["value"].item()
-    return value
-
-
 def _render_device_class(profile: str) -> str:
     """Render the DeviceClass and ResourceClaimTemplate of a profile."""
     is_full_gpu = profile == FULL_GPU
@@ -248,7 +244,7 @@ def _render_device_class(profile: str) -> str:
     # Two classes with one extended resource compete for its pods, and the driver's chart has a class of full GPUs.
     extended = f"  # The driver's own class gpu.nvidia.com answers to {FULL_GPU_RESOURCE}."
     if not is_full_gpu:
-        since = _controller_fact("dra", "extended")
+        since = read_controller_facts()["dra.extended"]
         extended = f"  # From Kubernetes {since}, or with DRAExtendedResource enabled, pods may request this by name.\n"
         extended += f"  extendedResourceName: nvidia.com/mig-{profile}"
     return fill_template("device_class.yaml", {"SLUG": slug, "SELECTS": selects, "EXTENDED": extended})

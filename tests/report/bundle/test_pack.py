@@ -24,6 +24,7 @@ from gpuplanner.decision.requested_jobs import RIGHTSIZED
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.hardware.repartitioning_cost import ChangeCost
+from gpuplanner.ingest.dataset import SourceFacts
 from gpuplanner.report import bundle_export
 from gpuplanner.report.change_bundle import README_FILE, make_bundle
 from gpuplanner.report.change_bundle_parts import Bundle, MeasureText, PageText
@@ -779,8 +780,9 @@ def test_slurm_verifies_the_layout_that_mig_parted_finds(tmp_path: Path) -> None
 
 
 def test_an_actuator_of_another_scheduler_is_warned_of_on_the_first_lines(monkeypatch: pytest.MonkeyPatch) -> None:
-    facts = SimpleNamespace(source_facts=SimpleNamespace(source="slurm"))
-    monkeypatch.setattr(bundle_export, "read_metadata", lambda _: facts)
+    counts = {"rows_in": 1, "rows_kept": 1, "rows_rejected": 0, "span_start": None, "span_end": None}
+    metadata = SimpleNamespace(source_facts=SourceFacts(source="slurm", **counts))
+    monkeypatch.setattr(bundle_export, "read_metadata", lambda _: metadata)
     assert bundle_export.find_actuator_mismatch(Scenario(actuator="slurm")) == ""
     caution = bundle_export.find_actuator_mismatch(Scenario(actuator="mig-manager"))
     assert "mig-manager is a part of Kubernetes" in caution
@@ -797,3 +799,44 @@ def test_rented_nodes_are_returned_and_not_powered_down() -> None:
     assert "return them (delete the node or instance): the saving depends on it" in rented
     assert "power them down" not in rented
     assert "power them down or use them for other work" in page_of(released_alone(), RELEASE)
+
+
+def prerequisites_of(rules: FleetRules) -> str:
+    """The prerequisites, which stand first in the preflight."""
+    preflight = packed(rules).files[README_FILE].partition("\n## 2. Preflight\n\n")[2].partition("\n## ")[0]
+    assert preflight.startswith("Prerequisites:\n\n- ")
+    assert not re.search(r"@[A-Za-z_.]+@", preflight)
+    return preflight.partition("\n\n- ")[2].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize("rules", [fixed("dra"), jobs_cut()], ids=["fixed layout", "partitioned on request"])
+def test_a_dra_bundle_names_release_driver_gate_and_rights(rules: FleetRules) -> None:
+    known = dict(facts("controllers").filter(controller="dra").select("fact", "value").iter_rows())
+    text = prerequisites_of(rules)
+    assert f"Kubernetes {known['kubernetes']} or later, which serves `{known['api']}`" in text
+    assert re.search(rf"need\s+Kubernetes {known['extended']}, or the feature gate `DRAExtendedResource`", text)
+    assert known["chart"] in text
+    assert known["gate"] in text
+    assert "RBAC" in text
+    # With dynamic MIG the driver would remove the instances of a fixed layout.
+    assert ("is not set on these nodes" in text) == (rules.policy == "mig_static")
+    assert (f"{known['version']} or later" in text) == (rules.policy == "mig_dynamic")
+
+
+@pytest.mark.parametrize(
+    ("rules", "needed"),
+    [
+        (fixed("mig-manager"), ("GPU Operator", "MIG manager", "RBAC")),
+        (fixed("mig-parted"), ("ssh as root", "`nvidia-mig-parted`")),
+        (fixed("nvidia-smi"), ("ssh as root", "RBAC", "device plugin")),
+        (fixed("slurm"), ("Root on the controller", "`nvidia-mig-parted`")),
+        (
+            pools("autoscaler"),
+            ("karpenter.sh/v1", "NodeOverlay=true", "Cluster Autoscaler", "nodepools and nodeoverlays"),
+        ),
+    ],
+    ids=lambda value: getattr(value, "actuator", ""),
+)
+def test_every_bundle_that_changes_nodes_names_its_prerequisites(rules: FleetRules, needed: tuple[str, ...]) -> None:
+    text = prerequisites_of(rules)
+    assert [words for words in needed if words not in text] == []
