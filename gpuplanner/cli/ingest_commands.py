@@ -169,6 +169,7 @@ def describe(
     from gpuplanner import usage
     from gpuplanner.core.output_column_headings import replace_codes_by_text
     from gpuplanner.usage.dataset_description_and_data_quality import data_quality
+    from gpuplanner.usage.rightsizing import GPU_HOURS_NOTE
 
     if smallest_group and job_class is not None:
         raise typer.BadParameter("use either --class or --smallest-group: one job shows one person")
@@ -196,6 +197,8 @@ def describe(
     echo("")
     for title, table in description.tables.items():
         show_frame(replace_codes_by_text(_drop_zero_rows(table)), title=title)
+    if description.hours is not None:
+        echo(GPU_HOURS_NOTE)
 
 
 def _drop_zero_rows(table: pl.DataFrame) -> pl.DataFrame:

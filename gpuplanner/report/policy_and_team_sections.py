@@ -45,6 +45,7 @@ from gpuplanner.decision.wait_causes import CAUSES
 from gpuplanner.report import html_page as page
 from gpuplanner.report.first_screen import describe_fleet, list_badges, render_first_screen
 from gpuplanner.report.html_page import HtmlSection
+from gpuplanner.usage.rightsizing import GPU_HOURS_NOTE
 
 if TYPE_CHECKING:
     from altair.typing import ChartType
@@ -165,7 +166,7 @@ def _render_card(
         without = allocated_gpu_hours - idle_gpu_hours / idle_share if idle_share else 0.0
         lines += [f"Use not known: {without:,.0f} GPU-hours."] if without >= 0.5 else []
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
-    tip = ["Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
+    tip = [GPU_HOURS_NOTE, "Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
     return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:]), *tip]) + "\n"
 
 

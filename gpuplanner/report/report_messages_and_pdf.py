@@ -144,7 +144,7 @@ def render_message(comparison: Comparison, title: str, period: str, links: Links
         [f"{label}: {value}" + (f" ({detail})" if detail else "") for label, value, detail in _plain_cards(comparison)],
         ["", "Next steps:", *(f"{number}. {step}" for number, step in steps)],
         ["", *(f"{name}: {text}" for name, text in confidence_rows(decision, doubts))],
-        ["", "GPU-hours by team:", *(f"{row[0]}: {row[2]}" for row in teams_table(decision).rows())],
+        ["", "Allocated GPU-hours by team:", *(f"{row[0]}: {row[2]}" for row in teams_table(decision).rows())],
     ]
     lines: list[str] = []
     for part in parts:

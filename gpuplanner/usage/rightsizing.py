@@ -20,6 +20,11 @@ from gpuplanner.usage.requested_demand import (
     smallest_profile,
 )
 
+GPU_HOURS_NOTE = (
+    "Allocated GPU-hours count the GPUs that jobs were allocated, up to the end of the data. Requested GPU-hours "
+    "(gpuplanner rightsize) count the part of a GPU that jobs requested, and only of jobs that ended."
+)
+"""Note for texts whose readers meet both kinds of GPU-hours."""
 RIGHTSIZING_ACTIVITY_QUANTILE = 0.95
 """Quantile of the one-minute means of SM activity for which a job is sized [0-1]."""
 JOB_CLASS_NEED_QUANTILE = 0.95

@@ -9,6 +9,7 @@ from datetime import datetime
 import polars as pl
 import pytest
 
+from gpuplanner.usage.rightsizing import GPU_HOURS_NOTE
 from tests.cli.test_start import accounting
 
 
@@ -43,6 +44,33 @@ def test_a_description_that_is_shared_shows_small_tenants_together(command, tele
     code, _, err = command("describe", telemetry, "--smallest-group", "5")
     assert code == 0
     assert "ignored: the folder holds no jobs" in err
+
+
+def test_a_line_states_which_gpu_hours_are_allocated_and_which_requested(command, telemetry):
+    """Both sums of a team as the line states them, counted from its jobs."""
+    from gpuplanner.hardware.gpu_models import load_gpu_model
+    from gpuplanner.usage.planning_history import load_dataset
+
+    described = json.loads(command("describe", "sample", "--json")[1])
+    (row,) = (row for row in described["GPU-hours by team"] if row["tenant"] == "research")
+    groups = json.loads(command("rightsize", "sample", "--team", "research", "--json")[1])["groups"]
+    requested = sum(group["gpu_hours"] for group in groups)
+
+    trace, gpu_model = load_dataset("sample"), load_gpu_model("H100-80GB-SXM5")
+    last = datetime.fromisoformat(trace.provenance["span_end"])
+    jobs = trace.jobs.filter(pl.col("tenant") == "research", pl.col("start_time").is_not_null())
+    allocated_hours = requested_hours = 0.0
+    for gpus, profile, start, end in jobs.select("gpus", "profile_requested", "start_time", "end_time").rows():
+        allocated_hours += gpus * (min(end or last, last) - start).total_seconds() / 3600
+        if end is not None:
+            part = gpus if profile is None else gpu_model.gpu_fraction(str(profile))
+            requested_hours += part * (end - start).total_seconds() / 3600
+    assert row["allocated_gpu_hours"] == pytest.approx(allocated_hours, rel=1e-3)
+    assert requested == pytest.approx(requested_hours, rel=1e-3)
+    assert requested < 0.6 * allocated_hours
+
+    assert command("describe", "sample")[1].splitlines()[-1] == GPU_HOURS_NOTE
+    assert GPU_HOURS_NOTE not in command("describe", telemetry)[1]
 
 
 def test_nodes_and_the_dark_share_are_a_count_of_the_jobs(command):

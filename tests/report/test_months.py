@@ -32,6 +32,7 @@ from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.report import monthly_report_chain as room
 from gpuplanner.report.month_records import read_chain
 from gpuplanner.report.monthly_report_chain import report_months
+from gpuplanner.usage.rightsizing import GPU_HOURS_NOTE
 from tests.decision.recurring.small_fleets import SmallFleet
 
 MISSING_ON_MIG = f"{NO_TELEMETRY_TEXT}; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE"
@@ -374,6 +375,7 @@ def test_names_of_teams_become_no_paths_and_cards_tell_of_one_team(half_year, wo
     assert first.splitlines()[-1].startswith("gpuplanner rightsize ")
     assert first.splitlines()[-1].endswith(" --team=a/../b --format pod")
     assert "Rank 1 of 2 teams" in first
+    assert all(GPU_HOURS_NOTE in card.splitlines() for card in (first, second))
     assert "no telemetry" in second
     # What the page says of missing telemetry, from the same object; only where the team has none.
     assert f"\n{MISSING_ON_MIG}.\n" in second
