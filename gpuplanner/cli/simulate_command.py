@@ -8,16 +8,9 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from gpuplanner.cli.application import Json, Quiet, app, echo, notify, show, show_frame
+from gpuplanner.core.output_column_headings import read_table_headings
 
-WAIT_LABELS = {
-    "mean_completion_s": "mean completion time (s)",
-    "mean_wait_s": "mean queue wait (s)",
-    "last_end_s": "last end (s)",
-    "makespan_s": "first submission to last end (s)",
-    "utilization": "GPUs allocated (share of GPU-time)",
-    "wait_s": "queue wait (s)",
-    "completion_s": "completion time (s)",
-}
+WAIT_LABELS = read_table_headings("simulated waits")
 """Printed labels by key of the JSON output of ``simulate``."""
 
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import csv
+import functools
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -132,6 +135,24 @@ def column_heading(name: str) -> str:
     else:
         words = [*stem, bound] if unit is None else [*stem, "cost", bound]
     return " ".join(_SPELLING_BY_COLUMN_WORD.get(word, word) for word in words if word)
+
+
+@functools.cache
+def _table_heading_rows() -> tuple[tuple[str, str, str], ...]:
+    """Read table, column and heading of each row of ``table_headings.csv``, in the order of the file."""
+    with (Path(__file__).parent / "table_headings.csv").open(encoding="utf-8", newline="") as stream:
+        return tuple((row["table"], row["column"], row["heading"]) for row in csv.DictReader(stream))
+
+
+def read_table_headings(table: str) -> dict[str, str]:
+    """Read the headings of a table by column, in the order of its columns, for headings that no column name gives.
+
+    Examples
+    --------
+    >>> read_table_headings("promised savings")["seen"]
+    'measured in'
+    """
+    return {column: heading for name, column, heading in _table_heading_rows() if name == table}
 
 
 def split_column_name(name: str) -> tuple[list[str], Unit | None, str]:

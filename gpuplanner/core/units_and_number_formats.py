@@ -203,11 +203,10 @@ def count_text(number: int, word: str) -> str:
 
     Examples
     --------
-    >>> count_text(1, "job"), count_text(1200, "job"), count_text(2, "entry")
-    ('1 job', '1,200 jobs', '2 entries')
+    >>> count_text(1, "job"), count_text(1200, "job"), count_text(0, "GPU")
+    ('1 job', '1,200 jobs', '0 GPUs')
     """
-    plural = f"{word[:-1]}ies" if word.endswith("ry") else f"{word}s"
-    return f"{number:,} {word if number == 1 else plural}"
+    return f"{number:,} {word}{'' if number == 1 else 's'}"
 
 
 def gpu_figure_text(gpus: float | None) -> str:

@@ -12,7 +12,7 @@ import polars as pl
 from polars.dataframe.group_by import GroupBy
 
 from gpuplanner.core.errors import VerificationError
-from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
+from gpuplanner.core.output_column_headings import read_table_headings, replace_codes_by_text, text_of_code
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import GPU_TIME_BUCKETS
 from gpuplanner.core.units_and_number_formats import (
@@ -39,13 +39,7 @@ from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow,
 
 MAX_BILL_DIFFERENCE_SHARE = 0.01
 """Largest difference between the GPU-hours of a bill and the installed ones, as a share of the installed [0-1]."""
-UNIT_COST_LABELS = {
-    "run": "cost per job attempt that ran", "successful_run": "cost per completed job",
-    "gpu_hour_delivered": "cost per busy GPU-hour (used, or allocated without telemetry)",
-    "million_tokens": "cost per million tokens",
-    "work_that_failed": "cost of unsuccessful jobs (failed, timed out, out of memory, preempted, cancelled)",
-    "work_that_was_redone": "cost of repeated attempts",
-}  # fmt: skip
+UNIT_COST_LABELS = read_table_headings("unit costs")
 """Labels of the unit costs (per job, GPU-hour, tokens), then of the costs of failed and repeated work, by JSON key."""
 UNIT_COST_COLUMNS: dict[str, Any] = {
     "name": pl.String, "cost": CENTS_DTYPE, "basis": pl.String, "total_cost": CENTS_DTYPE, "number_of_units": pl.Float64

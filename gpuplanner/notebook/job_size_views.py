@@ -14,6 +14,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.notebook.cluster import Cluster
 from gpuplanner.notebook.section_panels import SectionPanel, number_field
@@ -38,23 +39,11 @@ MAX_COST_ROWS = 12
 """Maximum number of plans in the table by cost; ``.df`` has all."""
 SIZING_PLAN_COLUMNS = ("predicted_gib", "upper_gib", "gpu_gib", "p_oom", "tokens_per_s", "hours", "price", "energy_kwh")
 """Columns that the table of plans for a job shows after the plan, where they have values."""
-SIZING_REASON_HEADINGS = {
-    "why": "reason",
-    "next_smaller": "next smaller plan",
-    "launch": "launch command",
-    "request": "request line",
-}
+SIZING_REASON_HEADINGS = read_table_headings("size reasons")
 """Labels of the reasons and commands of a plan for a job, by field."""
 _SIZING_FORMATS = {"p_oom": ".1%", "tokens_per_s": ",.0f", "factor": ".2f"}
 """Formats of the tables on the size of a job, by column."""
-_SIZING_HEADINGS = {
-    "predicted_gib": "memory expected [GiB]",
-    "upper_gib": "memory p95 [GiB]",
-    "gpu_gib": "GPU memory [GiB]",
-    "p_oom": "out-of-memory risk [%]",
-    "tokens_per_s": "tokens/s",
-    "hours": "run time [h]",
-}
+_SIZING_HEADINGS = read_table_headings("job sizes")
 """Headings of the tables on the size of a job, by column."""
 
 

@@ -16,6 +16,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import count_text
@@ -57,10 +58,7 @@ def render_limit_prices(prices: pl.DataFrame) -> HtmlSection:
     return page.section("Prices of limits", rows, *(page.paragraph(f"{name}: {text}") for name, text in texts))
 
 
-_PRICE_HEADINGS = {
-    "variant": "limit", "objective": "cost", "bound": "lower bound", "extra": "price of the limit",
-    "extra_low": "at least", "extra_high": "at most",
-}  # fmt: skip
+_PRICE_HEADINGS = read_table_headings("limit prices")
 """Headings of the table of prices of limits, by column."""
 
 
@@ -68,17 +66,11 @@ MIG_FIX = 'gp.layouts(data, gpu_model="A100-80GB")  # a GPU model with MIG'
 """Python code that leads to an answer about layouts."""
 LAYOUT_DEMAND_VIEW = "rightsized"
 """Demand that layouts are planned for: rightsized requests."""
-_GPU_SHARING_HEADINGS = {
-    "jobs_per_gpu": "jobs per GPU", "slow_at_most": "slowdown at most", "why": "reason", "with_whom": "may share with",
-}  # fmt: skip
+_GPU_SHARING_HEADINGS = read_table_headings("GPU sharing")
 """Headings of the table of GPU sharing that differ from the column names."""
 GPU_SHARING_COLUMNS = ("job_class", "gpus", "jobs", "mode", "profile", *_GPU_SHARING_HEADINGS)
 """Columns that the table of GPU sharing by job class shows."""
-_PLAN_HEADINGS = {
-    "objective": "cost [GPU h]", "bound": "lower bound [GPU h]", "distinct": "layout mixes in use",
-    "changes": "layout changes", "gpu_hours_on": "powered on [GPU h]", "unmet_gpu_hours": "unserved [GPU h]",
-    "slot_start": "interval", "worth_gpu_hours": "value [GPU h]",
-}  # fmt: skip
+_PLAN_HEADINGS = read_table_headings("layout plans")
 """Headings of the plan comparison and of the values of instances that differ from the column names."""
 
 

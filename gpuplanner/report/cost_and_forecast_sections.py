@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
+from gpuplanner.core.output_column_headings import read_table_headings, replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_formats import (
     count_text,
     day_text,
@@ -288,11 +288,7 @@ _SAVING_VARIANCE_LABELS = {"demand": "demand", "service": "jobs waited longer", 
 """Labels of the causes why realised savings differ from promised ones, by field of the result."""
 
 
-PAST_FORECAST_HEADINGS = {
-    "cutoff": "cutoff", "slots": "intervals evaluated", "mae": "MAE [instances]",
-    "naive_mae": "MAE of the naive baseline [instances]", "coverage_90": "coverage of the 90 % interval",
-    "cost": "cost per instance", "naive_cost": "cost per instance, naive baseline",
-}  # fmt: skip
+PAST_FORECAST_HEADINGS = read_table_headings("past forecasts")
 """Headings of the table of past forecasts, by column."""
 
 

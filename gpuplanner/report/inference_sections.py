@@ -11,6 +11,7 @@ from altair.typing import ChartType
 
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.inference_answers import InferenceAnswer, describe_service_costs, tabulate_services
 from gpuplanner.ingest.quality_report import QualityWarning
@@ -25,10 +26,7 @@ MAX_CHARTED_SERVICES = 6
 """Services with a chart of their replicas: those with most requests."""
 PLANNED_LABEL, NEEDED_LABEL = "planned", "needed in hindsight"
 """Legend labels of the replicas of a service in an hour: as planned, and the fewest that its requests needed."""
-_REASON_HEADINGS = {
-    "serving": "serving", "start-up": "start-up lead", "no requests": "no requests (such as at night)",
-    "floor": "fewest replicas", "schedule": "other days need more", "rounding": "complete replicas, latency",
-}  # fmt: skip
+_REASON_HEADINGS = read_table_headings("replica reasons")
 """Column headings of the parts of the cost of replicas."""
 _ANSWER_COLUMNS = (
     "name", "model", "team", "device", "replicas_min", "replicas_max", "ttft_p99_ms", "ttft_target_ms", "itl_p95_ms",
@@ -136,12 +134,8 @@ def _render_service_costs(tables: Mapping[str, pl.DataFrame]) -> list[str]:
         tokens.drop("currency"),
         caption=f"Cost of the trace by model and team [{currency}]; the rows sum to the cost of all GPU-hours that "
         "services have. Idle: all but computing",
-        headings={
-            "cost": "cost", "idle_cost": "of it idle", "per_million_tokens": "per million tokens",
-            "per_million_prompt_tokens": "per million prompt tokens",
-            "per_million_answer_tokens": "per million answer tokens",
-        },
-    )  # fmt: skip
+        headings=read_table_headings("service costs"),
+    )
     reasons = lines.pivot("reason", index="service", values="cost", aggregate_function="sum")
     by_reason = page.table(
         reasons.select("service", *REPLICA_HOUR_REASONS),

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from gpuplanner._version import __version__
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.decision.fleet_checks_and_alerts import INFERRED_FLEET_REASON
 from gpuplanner.decision.savings_track_record import (
     baseline_table,
@@ -28,16 +29,9 @@ MONTH_FILES = {
     "mail": "mail/{month}.eml",
 }  # fmt: skip
 """Paths of the files of a month by link text, with ``{month}`` as placeholder."""
-SAVINGS_HEADINGS = {
-    "month": "promised in", "seen": "measured in", "promised": "promised [GPU h per week]",
-    "realised": "realised [GPU h per week]", "demand": "variance: demand", "service": "variance: queue waits",
-    "rest": "variance: not carried out",
-}  # fmt: skip
+SAVINGS_HEADINGS = read_table_headings("promised savings")
 """Headings of the table of promised and realised savings, by column."""
-FORECAST_HEADINGS = {
-    "month": "forecast of", "slots": "intervals observed", "coverage": "within the 90 % interval",
-    "error": "mean error against the naive forecast",
-}  # fmt: skip
+FORECAST_HEADINGS = read_table_headings("forecast errors")
 """Headings of the table of evaluated forecasts, by column."""
 
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 import polars as pl
 
 from gpuplanner import report as plots
-from gpuplanner.core.output_column_headings import replace_codes_by_text, text_of_code
+from gpuplanner.core.output_column_headings import read_table_headings, replace_codes_by_text, text_of_code
 from gpuplanner.core.units_and_number_formats import (
     count_text,
     day_text,
@@ -173,11 +173,7 @@ MAX_FORMULA_ROWS = 25
 """Maximum rows shown of the table behind a formula."""
 _ASSUMPTION_FIELDS = ("value", "low", "high", "unit", "source", "date")
 """Fields of an assumed value that the table of assumptions shows."""
-_WEEK_HEADINGS = {
-    "mean_gpus_whole": "GPUs with MIG disabled, mean", "gpus_whole": "GPUs with MIG disabled, 95 % of hours",
-    "gpus_requested": "on requested (or stated) profiles", "gpus_rightsized": "on recommended profiles",
-    "layouts_rightsized": "their layouts",
-}  # fmt: skip
+_WEEK_HEADINGS = read_table_headings("small jobs by week")
 """Headings of the table of GPUs for small jobs by week, by column."""
 
 

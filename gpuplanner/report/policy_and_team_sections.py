@@ -13,6 +13,7 @@ import polars as pl
 from gpuplanner import report as plots
 from gpuplanner._version import __version__
 from gpuplanner.core.errors import ScenarioError, escape_controls, first_error_line
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.core.output_manifests_and_overwrite_checks import FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.units_and_number_formats import (
@@ -166,7 +167,8 @@ def _render_card(
         without = allocated_gpu_hours - idle_gpu_hours / idle_share if idle_share else 0.0
         lines += [f"Use not known: {without:,.0f} GPU-hours."] if without >= 0.5 else []
         lines.append(f"Rank {rank} of {teams} teams (lowest idle share first).")
-    tip = [GPU_HOURS_NOTE, "Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
+    lines.append(GPU_HOURS_NOTE)
+    tip = ["Smaller requests for your jobs, with the risk of each, as lines to paste:", escape_controls(command)]
     return "\n".join([lines[0], *(localize_text(line, locale) for line in lines[1:]), *tip]) + "\n"
 
 
@@ -174,13 +176,7 @@ _FAIRNESS_TITLE = "Fair share by team"
 """Default heading of the section on fair share."""
 _HOURS_FORMAT = ",.0f"
 """Format specification of GPU-hours, such as ``1,234``."""
-_TEAM_HEADINGS = {
-    "tenant": "team", "jobs": "jobs", "entitled_gpus": "quota or fair share [GPUs]",
-    "allocated_gpu_hours": "allocated [GPU h]", "lent_gpu_hours": "lent [GPU h]",
-    "borrowed_gpu_hours": "borrowed [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
-    "fair_share_received": "fair share received", "starved_hours": "no GPU while jobs waited [h]",
-    "mean_slowdown": "slowdown against a dedicated share", "slower_share": "jobs slower than on a dedicated share",
-}  # fmt: skip
+_TEAM_HEADINGS = read_table_headings("fair share")
 """Headings of the fair-share table, by column."""
 _SIMULATED_WAIT_COLUMNS = ("waited_before", "waited_after", "change", "change_low", "change_high")
 """Columns of a rules comparison with hours of waiting before and after, and the interval of their change."""
@@ -188,21 +184,13 @@ _SIMULATED_LOSS_COLUMNS = ("lost_before", "lost_after", "stops_after", "failures
 """Columns of a rules comparison with GPU-hours lost, preemptions and failures."""
 _NEVER_STARTED_HEADINGS = {"never_before": "never started, before", "never_after": "never started, after"}
 """Headings of the numbers of jobs that never start in the simulation, by column."""
-_QUOTA_ADVICE_HEADINGS = {
-    "costs_others_gpu_hours_week": "GPU-hours a week that other teams lose", "gpus_now": "quota today",
-    "gpus_for_risk": "quota for accepted risk", "job_mtbf_h": "time between failures of such a job [h]",
-    "risk_now": "risk today", "risk_stated": "accepted risk", "risk_then": "risk with this quota",
-    "young_minutes": "interval by Young [min]", "daly_minutes": "interval by Daly [min]",
-}  # fmt: skip
+_QUOTA_ADVICE_HEADINGS = read_table_headings("quota advice")
 """Headings of the tables of recommended quotas and checkpoint intervals, by column."""
 _QUOTA_ADVICE_FORMATS = dict.fromkeys(("risk", "risk_now", "risk_stated", "risk_then"), ".1%")
 """Number formats of the same tables, by column."""
 _RULES_COMPARISON_HEADINGS = {"change_low": "change, low", "change_high": "change, high", **_NEVER_STARTED_HEADINGS}
 """Headings of the table of a rules comparison that differ from the column names."""
-_MULTI_NODE_HEADINGS = {
-    "lost_gpu_hours_low": "lost [GPU h], low", "lost_gpu_hours_high": "lost [GPU h], high",
-    "multi_node_jobs": "multi-node jobs", "slowdown": "slowdown of these", "mean_wait_minutes": "mean wait [min]",
-}  # fmt: skip
+_MULTI_NODE_HEADINGS = read_table_headings("multi-node jobs")
 """Headings of the table of multi-node jobs by placement, by column."""
 _NEXT_STEP_HEADINGS = {"tenant": "team", "why": "cause of waiting", "next_step": "option"}
 """Headings of the table of causes of waiting and options by team, by column."""
@@ -380,20 +368,9 @@ def write_team_page(
     )
 
 
-_POLICY_HEADINGS = {
-    "policy": "policy", "meets_target": "meets limit", "reason": "reason", "gpu_hours_promised": "GPU-h per week",
-    "of_today": "% of today", "peak_gpus": "peak GPUs", "added_wait_p95_minutes": "added wait [min]",
-    "delayed_share": "jobs delayed [%]", "longest_added_wait_minutes": "longest wait [min]",
-    "power_ups_per_week": "power-ups per week", "meaning": "description",
-}  # fmt: skip
+_POLICY_HEADINGS = read_table_headings("policies")
 """Headings of the policy comparison, by column."""
-_WAIT_HEADINGS = {
-    "size": "job size", "jobs": "jobs", "observed_p95_minutes": "p95 observed",
-    "today_p95_minutes": "p95 today", "today_low": "p95 today, low", "today_high": "p95 today, high",
-    "recommended_p95_minutes": "p95 after", "low": "p95 after, low", "high": "p95 after, high",
-    "limit_minutes": "wait limit (p95)", "today_mean_minutes": "mean today",
-    "recommended_mean_minutes": "mean after", "jobs_delayed": "jobs delayed",
-}  # fmt: skip
+_WAIT_HEADINGS = read_table_headings("queue waits")
 """Headings of the table of queue waits by job size, by column in the order of the table."""
 _CAUSE_HEADINGS = {"waited": "hours of waiting", "wrong_layout": "wrong layout", "queued_behind": "queued behind"}
 """Headings of the table of hours of waiting by cause that differ from the column names."""

@@ -28,6 +28,7 @@ from gpuplanner.core.errors import (
     nearest_names,
 )
 from gpuplanner.core.libraries_plugins_and_workers import import_optional
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.core.output_manifests_and_overwrite_checks import (
     MANIFEST,
     WRITE_TARGET_ERRNOS,
@@ -425,12 +426,7 @@ POOLS_FOLDER = "pools"
 """Subfolder of a fleet report with a report folder for each GPU pool."""
 MAX_CHARTED_POOLS = 20
 """Maximum number of GPU pools with a bar of their own in a chart."""
-_FLEET_HEADINGS = {
-    "pool": "pool", "gpus": "GPUs", "needed": "GPUs needed", "cut_gpus": "GPUs partitioned", "action": "action",
-    "freed_gpu_hours": "capacity freed [GPU h per week]", "tenant": "team",
-    "allocated_gpu_hours": "allocated [GPU h]", "shortfall_gpu_hours": "shortfall [GPU h]",
-    "why": "cause of waiting", "next_step": "next step",
-}  # fmt: skip
+_FLEET_HEADINGS = read_table_headings("GPU pools")
 """Headings of the tables of a fleet report, by column."""
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 import polars as pl
 
 from gpuplanner._version import __version__
+from gpuplanner.core.output_column_headings import read_table_headings
 from gpuplanner.decision.replanning import BUNDLE_FOLDER, WatchState
 from gpuplanner.report import html_page as page
 from gpuplanner.report.number_formats_and_glossary import escape_html
 
-WATCH_RUN_HEADINGS = {
-    "at": "run", "gain": "expected gain [GPU h]", "chance": "probability", "realised": "realised gain [GPU h]",
-    "regret": "regret against hindsight [GPU h]",
-}  # fmt: skip
+WATCH_RUN_HEADINGS = read_table_headings("watch runs")
 """Headings of the table of runs of `gpuplanner watch`, by column."""
 
 
