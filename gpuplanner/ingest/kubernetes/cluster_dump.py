@@ -184,6 +184,15 @@ class ClusterDump:
         name = pod.node or ""
         return self.nodes_of_file.get(pod.location.file, {}).get(name) or self.nodes.get(name)
 
+    def find_claims(self, pod: PodOrJob) -> list[tuple[tuple[str, str], DeviceClaim]]:
+        """Find the ResourceClaims of a pod in the dump, by namespace and name ("" if made from a template)."""
+        claims = []
+        for name, template in pod.claims:
+            key = (pod.namespace, name or "")
+            claim = self.claims.get(key) or self.templates.get((pod.namespace, template or ""))
+            claims += [] if claim is None else [(key, claim)]
+        return claims
+
     def find_controllers(self, pod_or_job: PodOrJob) -> list[Owner]:
         """Return the controllers of a pod or Job, the direct one first, as far upward as the dump has them."""
         controllers: list[Owner] = []

@@ -122,14 +122,7 @@ def _missing_object_findings(dump: ClusterDump) -> Iterator[Finding]:
         n_pods = count_text(sum(missing.values()), "pod")
         yield source_finding("kubernetes: collected pods", len(missing), f"{job.namespace}/{job.name}", pods=n_pods)
 
-    pods = [
-        pod
-        for pod in dump.pods.values()
-        if any(
-            (pod.namespace, name or "") not in dump.claims and (pod.namespace, template or "") not in dump.templates
-            for name, template in pod.claims
-        )
-    ]
+    pods = [pod for pod in dump.pods.values() if len(dump.find_claims(pod)) < len(pod.claims)]
     if pods:
         n_pods, example = count_text(len(pods), "pod"), f"{pods[0].namespace}/{pods[0].name}"
         yield source_finding("kubernetes: missing claims", len(pods), example, pods=n_pods)

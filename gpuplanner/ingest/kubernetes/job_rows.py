@@ -172,24 +172,19 @@ def count_request_kinds(dump: ClusterDump) -> dict[str, int]:
     """
     counts = Counter(dra_pods=0, plugin_pods=0)
     for pod in (dump.pods or dump.jobs).values():
-        claims = (
-            dump.claims.get((pod.namespace, name or "")) or dump.templates.get((pod.namespace, template or ""))
-            for name, template in pod.claims
-        )
-        class_names = {request.device_class for claim in claims if claim for request in claim.requests}
-        plugin_resources = set(pod.gpu_requests) - set(pod.claim_by_resource)
+        class_names = {request.device_class for _, claim in dump.find_claims(pod) for request in claim.requests}
+        of_classes = {*pod.claim_by_resource}
         for resource in {*pod.gpu_requests, *pod.other_requests}:
-            class_name = _device_class_of_resource(dump, resource)
-            if class_name and (resource in pod.claim_by_resource or parse_gpu_resource(resource) is None):
-                class_names.add(class_name)
-                plugin_resources.discard(resource)
+            if resource in of_classes or (parse_gpu_resource(resource) is None and _class_of_resource(dump, resource)):
+                class_names.add(_class_of_resource(dump, resource))
+                of_classes.add(resource)
         drivers = {find_device_class(name, dump.classes).driver for name in class_names}
         counts["dra_pods"] += NVIDIA_DRA_DRIVER in drivers
-        counts["plugin_pods"] += bool(plugin_resources)
+        counts["plugin_pods"] += bool(set(pod.gpu_requests) - of_classes)
     return dict(counts)
 
 
-def _device_class_of_resource(dump: ClusterDump, resource: str) -> str:
+def _class_of_resource(dump: ClusterDump, resource: str) -> str:
     """Return the name of the DRA device class that an extended resource stands for; empty if it stands for none."""
     has_prefix = resource.startswith(DEVICE_CLASS_RESOURCE_PREFIX)
     return dump.class_by_resource.get(resource, resource.removeprefix(DEVICE_CLASS_RESOURCE_PREFIX) * has_prefix)
@@ -474,7 +469,7 @@ class _JobRowBuilder:
         requests = dict(pod_or_job.gpu_requests)
         covered = self._count_scheduler_claims(pod_or_job)
         for resource, number in {**pod_or_job.other_requests, **pod_or_job.gpu_requests}.items():
-            name = _device_class_of_resource(self.dump, resource)
+            name = _class_of_resource(self.dump, resource)
             device = find_device_class(name, self.dump.classes)
             key = f"nvidia.com/mig-{device.profile}" if device.profile else resource
             if device.kind == FULL_GPU_DEVICE_CLASS_KIND:
@@ -528,12 +523,8 @@ class _JobRowBuilder:
         """Return each ResourceClaim of a pod, as namespace and name ("" if made from a template), with its GPUs."""
         dump = self.dump
         counted = list(dict(self._count_scheduler_claims(pod_or_job).values()).items())
-        for name, template in pod_or_job.claims:
-            key = (pod_or_job.namespace, name or "")
-            claim = dump.claims.get(key) or dump.templates.get((pod_or_job.namespace, template or ""))
-            if claim is not None:
-                counted.append((key, count_claimed_gpus(claim, dump.devices, dump.classes)))
-        return counted
+        claims = dump.find_claims(pod_or_job)
+        return counted + [(key, count_claimed_gpus(claim, dump.devices, dump.classes)) for key, claim in claims]
 
     @functools.cached_property
     def _model_by_dra_node(self) -> dict[str, str | None]:
