@@ -213,8 +213,8 @@ def verify(
             "problem in the plan file]",
         ),
     ] = None,
-    all_entries: Annotated[
-        bool, Option("--all", help="Print every entry that was checked. [default: a summary, and all problems]")
+    all_checks: Annotated[
+        bool, Option("--all", help="Print every check that passed. [default: a summary, and all problems]")
     ] = False,
     as_json: Json = False,
 ) -> None:
@@ -250,9 +250,9 @@ def verify(
         parts = {name: getattr(report, name) for name in ("ok", "problems", "findings")}
         show(parts, as_json=True)
     else:
-        findings = report.findings if all_entries else summarize_findings(report.findings)
+        findings = report.findings if all_checks else summarize_findings(report.findings)
         echo(*(f"ok: {line}" for line in findings), *(f"problem: {line}" for line in report.problems))
-        omitted = "" if len(findings) == len(report.findings) else " (all entries: --all)"
+        omitted = "" if len(findings) == len(report.findings) else " (each check: --all)"
         result = "all checks passed" if report.ok else f"checks failed: {count_text(len(report.problems), 'problem')}"
         echo(f"{file}: {result}{omitted}")
     if not report.ok:

@@ -423,21 +423,18 @@ def waits(
 
     Example: gpuplanner waits build/mine/data --month 2026-10 --team vision
     """
-    from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.core.serialization import to_plain
     from gpuplanner.core.units_and_number_formats import percent_text
     from gpuplanner.decision.explained_waits import explain_waits, make_cause_table, sum_waits
     from gpuplanner.decision.recommendation import build_wait_model
     from gpuplanner.decision.requested_jobs import read_replay_inputs
     from gpuplanner.decision.wait_curve import CURVE_RUNS
+    from gpuplanner.usage.grouped_usage import UsageFilter
     from gpuplanner.usage.planning_history import history
 
     job_history = history(options.make_scenario(scenario_path))
-    jobs = job_history.trace.jobs
-    if team is not None:
-        names = jobs["tenant"].drop_nulls().unique().sort().to_list()
-        team = resolve_name(team, names, subject="team", error=ScenarioError)
-        jobs = jobs.filter(tenant=team)
+    jobs = UsageFilter(team=team).jobs_in(job_history.trace)
+    team = team and str(jobs["tenant"][0])  # its whole name
     requests = read_replay_inputs(job_history)
     explained_waits = explain_waits(requests)
     wait_causes = sum_waits(requests, explained_waits, team)

@@ -506,17 +506,19 @@ class FileReport:
 
     Parameters
     ----------
-    ok : bool
-        Whether the file has no problem.
     problems : list of str
-        What is wrong, each with its line or device; empty if ok.
+        What is wrong, each with its line or device.
     findings : list of str
         What was understood: the placement of each layout, and remarks.
     """
 
-    ok: bool
     problems: list[str] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the file has no problem."""
+        return not self.problems
 
 
 def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: int = 8) -> FileReport:
@@ -560,7 +562,7 @@ def verify_file(path: str | Path, gpu_model: GpuModel | str, *, gpus_per_node: i
         else:
             hint = "Fix the path; plans and traces have other commands."
             raise TraceFormatError(source, VERIFIED_FILE_KINDS_TEXT, "something else", hint)
-    return FileReport(ok=not problems, problems=problems, findings=findings)
+    return FileReport(problems, findings)
 
 
 def looks_like_layout_file(text: str) -> bool:

@@ -225,7 +225,9 @@ def _gpus_card(decision: Decision) -> Card:
     value = _today_and_recommended(metric_html(decision, "fleet_gpus"), metric_html(decision, "gpus"))
     to_buy = f"{metric_html(decision, 'more_gpus')} to buy" if decision.gpus > decision.fleet_gpus else ""
     varies = round(decision.gpus_mean) != decision.gpus
-    on_average = f"{metric_html(decision, 'gpus_mean', gpu_figure_text)} on average" if varies else ""
+    on_average = (
+        f"{metric_html(decision, 'gpus_mean', lambda gpus: gpu_figure_text(float(gpus)))} on average" if varies else ""
+    )
     freed = ""
     if decision.saving.value is not None:
         freed = f"capacity freed: {metric_html(decision, 'saving.value')} GPU-hours per week"

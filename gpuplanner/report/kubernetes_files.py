@@ -198,7 +198,7 @@ def add_dra_files(bundle: FleetBundle) -> None:
     rules, path_of = bundle.rules, bundle.path_of
     nodes = sorted({node for pool in rules.pools if LAYOUT_PER_JOB in pool.layouts for node in pool.nodes})
     controller_facts = read_controller_facts()
-    gate, _, name = controller_facts["dra.gate"].partition(".")
+    gate, _, name = controller_facts["dra.dynamic_mig"].partition(".")
     bundle.files[path_of("nodes.txt")] = join_lines(nodes)
     label = FileStep.script(path_of("nodes.sh"), "empties and labels the nodes of `nodes.txt` for the DRA driver")
     bundle.add(bundle.script("label_nodes.sh"), replace(label, undo=""))

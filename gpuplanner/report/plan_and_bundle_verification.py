@@ -131,7 +131,7 @@ def verify_any(
     text = read_text(path, error=ScenarioError, kind="plan", limit_bytes=MAX_PLAN_FILE_BYTES)
     if is_service_plan(text):
         return _check_services_plan(text, gpu_model)
-    report = FileReport(ok=True)
+    report = FileReport()
     pools = read_plans(path)
     for name, (plan, problem) in pools.items():
         prefix = f"{name}: " if len(pools) > 1 else ""
@@ -141,9 +141,7 @@ def verify_any(
     if expected_problems is not None:
         problems = {name: problem for name, (_, problem) in pools.items()}
         report.problems.extend(_compare_problems(problems, expected_problems))
-    if report.problems:
-        return FileReport(ok=False, problems=report.problems)
-    return report
+    return FileReport(report.problems) if report.problems else report
 
 
 def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None) -> FileReport:
@@ -159,22 +157,22 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
             todo = f"A copy has none: run sha256sum --check {CHECKSUMS_FILE} there, or verify the folder of the report."
         raise ScenarioError(str(folder), "a change bundle with manifest.json", "no manifest", todo)
     files = {path: written for path, written in sorted(listed.items()) if path.is_relative_to(folder)}
-    report = FileReport(ok=True)
+    report = FileReport()
     for path, written in files.items():
         name = path.relative_to(folder)
         if not path.is_file():
             report.problems.append(f"{name}: missing")
             continue
         has_check = UNCHECKED_FOLDER not in name.parts and _has_own_check(path)
-        file_report = FileReport(ok=True, findings=[] if has_check else [UNCHANGED_TEXT])
+        file_report = FileReport(findings=[] if has_check else [UNCHANGED_TEXT])
         if not written.is_unchanged_at(path):
             report.problems.append(f"{name}: {EDITED_TEXT if has_check else EDITED_UNCHECKED_TEXT}")
-            file_report = FileReport(ok=False)
+            file_report = FileReport()
         if has_check:
             try:
                 file_report = verify_any(path, gpu_model, gpus_per_node=gpus_per_node)
             except GpuPlannerError as error:
-                file_report = FileReport(ok=False, problems=[str(error)])
+                file_report = FileReport([str(error)])
         report.problems.extend(f"{name}: {fault}" for fault in file_report.problems)
         report.findings.extend(f"{name}: {line}" for line in file_report.findings)
     known_files = {path.relative_to(folder).as_posix(): file for path, file in files.items()} | {
@@ -194,34 +192,34 @@ def _check_bundle(folder: Path, gpu_model: str | None, gpus_per_node: int | None
         gpu_model = gpu_model or _find_gpu_model_in_text(folder / README_FILE)
         for_model = f", for {gpu_model}" if gpu_model else ""
         report.findings.insert(0, f"{n_unchanged} {UNCHANGED_FILES_TEXT}{for_model}")
-    return replace(report, ok=not report.problems)
+    return report
 
 
 def summarize_findings(findings: Sequence[str], max_lines: int = 8) -> list[str]:
     """Summarize findings of a verification in at most `max_lines` lines and those on whole bundles.
 
-    The entries of a file, or of a node, are counted; files without a check of their own are in the line on the bundle.
+    The checks of a file, or of a node, are counted; files without a check of their own are in the line on the bundle.
 
     Examples
     --------
     >>> gpus = [f"slurm.conf: node n{node}: gpu {gpu}: gpu" for node in (1, 2) for gpu in range(8)]
     >>> summarize_findings(["3 files unchanged since export", "README.md: unchanged since export", *gpus])
-    ['3 files unchanged since export', 'slurm.conf: 16 entries checked']
+    ['3 files unchanged since export', 'slurm.conf: 16 checks passed']
     """
     if len(findings) <= max_lines:
         return list(findings)
     on_bundles = [finding for finding in findings if UNCHANGED_FILES_TEXT in finding]
-    others = [finding for finding in findings if UNCHANGED_TEXT not in finding]
-    entries = Counter(finding.partition(": ")[0] for finding in others)
-    lines = [f"{name}: {count_text(number, 'entry')} checked" for name, number in entries.items()]
+    checks = [finding for finding in findings if UNCHANGED_TEXT not in finding]
+    entries = Counter(finding.partition(": ")[0] for finding in checks)
+    lines = [f"{name}: {count_text(number, 'check')} passed" for name, number in entries.items()]
     if len(lines) > max_lines:
-        lines = [f"{len(others):,} entries checked, of {examples(list(entries))}"]
+        lines = [f"{len(checks):,} checks passed, of {examples(list(entries))}"]
     return [*on_bundles, *lines]
 
 
 def _join_reports(folder: Path, reports: Mapping[Path, FileReport]) -> FileReport:
     """Join the reports of several bundles in a folder, each with the name of its bundle."""
-    joined = FileReport(ok=all(report.ok for report in reports.values()))
+    joined = FileReport()
     for path, report in reports.items():
         joined.problems.extend(f"{path.relative_to(folder)}/{fault}" for fault in report.problems)
         joined.findings.extend(f"{path.relative_to(folder)}: {finding}" for finding in report.findings)
@@ -233,9 +231,8 @@ def _check_listed_file(path: Path) -> FileReport | None:
     written = None if _has_own_check(path) else _listed_files(path.parent).get(_to_absolute_path(path))
     if written is None:
         return None
-    if written.is_unchanged_at(path):
-        return FileReport(ok=True, findings=[UNCHANGED_TEXT])
-    return FileReport(ok=False, problems=[EDITED_UNCHECKED_TEXT])
+    is_unchanged = written.is_unchanged_at(path)
+    return FileReport(findings=[UNCHANGED_TEXT]) if is_unchanged else FileReport([EDITED_UNCHECKED_TEXT])
 
 
 def _listed_files(folder: Path) -> dict[Path, WrittenFile]:
@@ -350,7 +347,7 @@ def _check_services_plan(text: str, gpu_model: str | None) -> FileReport:
         f"{plan.gpus} x {plan.gpu_model.name} for {len(rates)} services: every setting was measured, every rate is "
         "served, every layout can be placed"
     )
-    return FileReport(ok=not problems, problems=problems, findings=[] if problems else [finding])
+    return FileReport(problems, [] if problems else [finding])
 
 
 def _is_plan(path: str | Path) -> bool:
@@ -483,7 +480,7 @@ def verify_carried_out(current: str | Path, plan_path: str | Path, time: datetim
     if mismatches:
         problems.append("a plan is a layout schedule; section 4 of export/README.md verifies the recommended layout")
     matches = [f"{node}: as planned" for node in comparison.gpus["node"].unique(maintain_order=True)]
-    return FileReport(ok=not problems, problems=problems, findings=[] if problems else matches)
+    return FileReport(problems, [] if problems else matches)
 
 
 def _read_cluster(

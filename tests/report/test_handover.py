@@ -84,8 +84,8 @@ def test_the_command_prints_a_summary_and_each_problem(kept, tmp_path, command):
     assert len(lines) < 8 < len(findings)
     checked = [finding for finding in findings if "unchanged since export" not in finding]
     in_one_file = sum(finding.startswith("mig-parted/mig-parted.yaml: ") for finding in checked)
-    assert f"ok: mig-parted/mig-parted.yaml: {in_one_file} entries checked" in lines
-    assert lines[-1] == f"{out}: all checks passed (all entries: --all)"
+    assert f"ok: mig-parted/mig-parted.yaml: {in_one_file} checks passed" in lines
+    assert lines[-1] == f"{out}: all checks passed (each check: --all)"
 
     whole = command("verify", str(out), "--all")[1].splitlines()
     assert whole[:-1] == [f"ok: {finding}" for finding in findings]
@@ -106,7 +106,7 @@ def test_the_command_prints_a_summary_and_each_problem(kept, tmp_path, command):
 def test_many_nodes_and_files_have_a_line_together():
     nodes = [f"n{node}: as planned" for node in range(40)]
     (line,) = summarize_findings(nodes)
-    assert line.startswith("40 entries checked, of 'n0', ")
+    assert line.startswith("40 checks passed, of 'n0', ")
     assert summarize_findings(nodes[:8]) == nodes[:8]
 
 

@@ -810,16 +810,16 @@ def prerequisites_of(rules: FleetRules) -> str:
 
 
 @pytest.mark.parametrize("rules", [fixed("dra"), jobs_cut()], ids=["fixed layout", "partitioned on request"])
-def test_a_dra_bundle_names_release_driver_gate_and_rights(rules: FleetRules) -> None:
+def test_a_dra_bundle_names_release_driver_settings_and_rights(rules: FleetRules) -> None:
     known = dict(facts("controllers").filter(controller="dra").select("fact", "value").iter_rows())
     text = prerequisites_of(rules)
     assert f"Kubernetes {known['kubernetes']} or later, which serves `{known['api']}`" in text
-    assert re.search(rf"need\s+Kubernetes {known['extended']}, or the feature gate `DRAExtendedResource`", text)
+    assert re.search(rf"need\s+Kubernetes {known['extended']}, or `DRAExtendedResource` enabled", text)
     assert known["chart"] in text
-    assert known["gate"] in text
+    assert known["dynamic_mig"] in text
     assert "RBAC" in text
     # With dynamic MIG the driver would remove the instances of a fixed layout.
-    assert ("is not set on these nodes" in text) == (rules.policy == "mig_static")
+    assert ("is not set for these nodes" in text) == (rules.policy == "mig_static")
     assert (f"{known['version']} or later" in text) == (rules.policy == "mig_dynamic")
 
 

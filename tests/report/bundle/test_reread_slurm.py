@@ -19,7 +19,7 @@ def check(folder: Path, text: str, gpu_model: str = "H100-80GB-SXM5", gpus_per_n
 def test_counts_that_fit(tmp_path: Path) -> None:
     report = check(tmp_path, "GresTypes=gpu\nNodeName=n[1-4] Gres=gpu:h100:4,gpu:h100_1g.10gb:14\n")
     assert report == FileReport(
-        ok=True, findings=["node n[1-4]: gpu x4, 1g.10gb x14 fit on 6 of 8 GPUs: 1g.10gb:7 on 2; gpu on 4"]
+        findings=["node n[1-4]: gpu x4, 1g.10gb x14 fit on 6 of 8 GPUs: 1g.10gb:7 on 2; gpu on 4"]
     )
 
 
