@@ -814,7 +814,7 @@ def test_a_dra_bundle_names_release_driver_settings_and_rights(rules: FleetRules
     known = dict(facts("controllers").filter(controller="dra").select("fact", "value").iter_rows())
     text = prerequisites_of(rules)
     assert f"Kubernetes {known['kubernetes']} or later, which serves `{known['api']}`" in text
-    assert re.search(rf"need\s+Kubernetes {known['extended']}, or `DRAExtendedResource` enabled", text)
+    assert re.search(rf"need\s+Kubernetes {known['extended']} or later, or `DRAExtendedResource` enabled", text)
     assert known["chart"] in text
     assert known["dynamic_mig"] in text
     assert "RBAC" in text
