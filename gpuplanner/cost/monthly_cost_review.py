@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -29,7 +30,7 @@ from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, m
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
 from gpuplanner.cost.showback import BILL, CENTS_DTYPE, INVOICER_NAME, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GridCarbonIntensity
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_classes import classify_jobs
@@ -70,7 +71,10 @@ PAGE_COST_TABLES = ("tenant", "bucket", "end")
 """Columns that group the cost tables of the page and of every workbook."""
 SERVING_JOB_CLASSES = ("service", "inference")
 """Job classes of inference services, whose cost is divided by tokens."""
-PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
+PRICE_COLUMNS: dict[str, Any] = {
+    "kind": pl.String, "price": pl.Float64, "unit": pl.String, "date": pl.String, "source": pl.String,
+    "used_for_this_cost": pl.Boolean,
+}  # fmt: skip
 """Columns of the table of prices of a GPU model, see :func:`price_rows`."""
 
 
@@ -91,7 +95,9 @@ class CostReview:
     - ``pue``: Power usage effectiveness.
     - ``costs``: Charge lines, table ``schemas.Costs``.
     - ``missing``: Sentences on missing prices and power ratings.
-    - ``rate_parts``: Components of the rate of owned GPUs [currency per GPU-hour].
+    - ``price``, ``rate_parts``: Mean price of an installed GPU-hour, and its components if it has several, which sum
+      to it [currency per GPU-hour].
+    - ``used_rows``: Rows of the price book behind the cost.
     - ``job_history``: Jobs of the month.
     - ``tz``: IANA zone in which weeks begin.
     """
@@ -120,6 +126,7 @@ class CostReview:
     costs: pl.DataFrame
     missing: tuple[str, ...]
     rate_parts: Mapping[str, float]
+    used_rows: tuple[Any, ...]
     job_history: History
     tz: str = "UTC"
 
@@ -152,19 +159,14 @@ class CostReview:
     @property
     def hourly_cost(self) -> float:
         """Mean cost of an installed GPU-hour [currency/GPU h]."""
-        return float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+        return 0.0 if self.price is None else self.price.value
 
     @property
     def rate_text(self) -> str:
-        """Mean cost of an installed GPU-hour, with the components of the rate of owned GPUs."""
-        rate = self.hourly_cost
-        is_billed = BASIS_PHRASES[BILL] == self.price_basis
-        parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
-        parts |= {"electricity": rate - sum(parts.values())} if parts else {}
-        components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
-        text = (
-            f"{hourly_price_text(rate)} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
-        )
+        """Mean cost of an installed GPU-hour, with its components."""
+        parts = ", ".join(f"{text_of_code(name)} {part:.3f}" for name, part in self.rate_parts.items() if part)
+        rate = hourly_price_text(self.hourly_cost)
+        text = f"{rate} {self.currency} per installed GPU-hour{': ' if parts else ''}{parts}"
         if self.price is None or BASIS_PHRASES[LIST_PRICE] not in self.price_basis:
             return text
         is_of_period = self.period[0][:10] <= self.price.date[-10:] <= self.period[1][:10]
@@ -252,7 +254,7 @@ class CostReview:
             "energy_by_state": self.states.select("state", "gpu_hours", "^(energy|counted)_.*$").to_dicts(),
             "carbon_kg": self.carbon_kg,
             "carbon_at_yearly_mean_kg": self.carbon_at_yearly_mean_kg,
-            "price": self.price,
+            "price": None if self.price is None else vars(self.price) | {"components": self.rate_parts},
             "missing": list(self.missing),
         }
 
@@ -286,6 +288,11 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     job_history, period_money = history(scenario), money(scenario)
     costs = period_money.costs if charges is None else _apply_bill(period_money.costs, charges, scenario.currency)
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
+    price, rate_parts = period_money.price, period_money.rate_parts
+    if charges is not None and total is not None:
+        rate = float(total) / float(costs["PricingQuantity"].sum())
+        date = job_history.end.date().isoformat()
+        price, rate_parts = GpuHourPrice(rate, rate, rate, scenario.currency, BILL, date), {}
     by_tenant = _sum_costs_by(costs, "tenant", "SubAccountName")
     tenant_costs = by_tenant.filter(pl.col("tenant") != UNALLOCATED_TEAM)
     cost_of_tenants = Decimal(str(tenant_costs["cost"].sum() or 0))
@@ -300,7 +307,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         period=(job_history.begin.isoformat(), job_history.end.isoformat()),
         total=total,
         currency=scenario.currency,
-        price=period_money.price,
+        price=price,
         by_tenant=by_tenant,
         by_ownership=_sum_costs_by(costs, "ownership", "x_Ownership"),
         by_bucket=_sum_costs_by(_sort_by_bucket(costs), "bucket", "x_Bucket"),
@@ -319,7 +326,8 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         pue=period_money.pue,
         costs=costs,
         missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
-        rate_parts=period_money.rate_parts,
+        rate_parts=rate_parts,
+        used_rows=period_money.used_rows if charges is None else (),
         job_history=job_history,
         tz=scenario.tz,
     )  # fmt: skip
@@ -412,25 +420,31 @@ def hourly_price_text(rate: float) -> str:
 def price_rows(review: CostReview) -> pl.DataFrame:
     """Tabulate all prices of the GPU model, those of the price book first.
 
-    The columns are :data:`PRICE_COLUMNS` and ``used_for_this_cost``, whether the review uses the price.
+    The columns are :data:`PRICE_COLUMNS`; ``used_for_this_cost``: whether the review uses the price.
     """
     book, gpu_model = review.book, review.gpu_model
-    book_rows = (row for row in book.prices if row.gpu_model == gpu_model)
-    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in book_rows]
+    end, used = datetime.fromisoformat(review.period[1]), {*review.used_rows}
+    owners = {basis: set(review.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASIS_PHRASES}
+    # List prices and the assumed price of electricity are in USD.
+    has_usd = owners[LIST_PRICE] or ("electricity" in review.rate_parts and not book.electricity)
+    currencies = {row.currency for row in used} | ({"USD"} if has_usd else set())
+    used |= {book.find_exchange_rate(code, review.currency, end) for code in currencies - {review.currency}}
+    rows: list[tuple[Any, ...]] = [
+        (row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source, row in used)
+        for row in book.prices if row.gpu_model == gpu_model
+    ]  # fmt: skip
     for lot in book.lots_of(gpu_model):
         lot_text = ", ".join(f"{name} {getattr(lot, name):g}" for name in OWNED_LOT_KEYS[5:10])
-        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {lot_text}"))
-    power = book.electricity
-    rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
-    rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
-    rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
-    overridden = review.price is not None and review.price.source == STATED_PRICE_SOURCE_TEXT
-    owners = {basis: set(review.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASIS_PHRASES}
-    used = set() if overridden else owners[OWN_RATE] | ({"electricity", "exchange"} if owners[OWN_RATE] else set())
+        source = f"{lot.source}: {lot_text}"
+        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, source, lot in used))
+    for power in book.electricity:
+        unit = f"{power.currency} per kWh"
+        rows.append(("electricity", power.per_kwh, unit, power.begin, power.source, power in used))
+    for exchange in book.rates:
+        unit = f"{exchange.to_currency} per {exchange.from_currency}"
+        rows.append(("exchange", exchange.rate, unit, exchange.date, exchange.source, exchange in used))
     terms = owners[LIST_PRICE] & {"spot"} | ({"on_demand"} if owners[LIST_PRICE] - {"spot"} else set())
-    schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
-    kind = pl.col("kind").str.replace("_[13]y$", "")
-    own_rows = pl.DataFrame(rows, schema=schema, orient="row").with_columns(used_for_this_cost=kind.is_in(used))
+    own_rows = pl.DataFrame(rows, schema=PRICE_COLUMNS, orient="row")
     listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(gpu_model, pl.String))
     list_rows = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -34,7 +35,7 @@ from gpuplanner.cost.energy_and_carbon import (
     sum_amount,
     sum_by_state,
 )
-from gpuplanner.cost.price_book import PriceBook, read_price_book
+from gpuplanner.cost.price_book import OWNED, PowerRow, PriceBook, read_price_book
 from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
 from gpuplanner.hardware.catalog import find_parameter, has_list_price, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import (
@@ -72,7 +73,7 @@ GpuModels = Mapping[str | None, str | None]
 class Money:
     """Costs, energy and carbon of a past period and their basis; None where they are not known.
 
-    - ``price``: Price of a GPU-hour of the planned GPU model.
+    - ``price``: Mean price of a GPU-hour of the charge lines: times their GPU-hours it is their cost.
     - ``power``: Power model of the planned GPU model.
     - ``carbon``: Carbon intensity of the grid of the region.
     - ``pue``: Power usage effectiveness.
@@ -83,7 +84,8 @@ class Money:
     - ``kwh_per_gpu_hour``: Facility energy of a GPU-hour of the planned GPU model that is allocated (``busy``) or not
       (``idle``), as the energy of the period has it; a state without hours is absent [kWh per GPU-hour].
     - ``missing``: Sentences on missing prices and power ratings.
-    - ``rate_parts``: Components of the rate of owned GPUs, if all GPUs have one rate [currency per GPU-hour].
+    - ``rate_parts``: Components of ``price``, if it has several, see :func:`find_charged_price`.
+    - ``used_rows``: Rows of the price book behind the cost, see :mod:`gpuplanner.cost.price_book`.
     """
 
     price: GpuHourPrice | None
@@ -97,6 +99,7 @@ class Money:
     kwh_per_gpu_hour: Mapping[str, RangedAmount] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     rate_parts: Mapping[str, float] = field(default_factory=dict)
+    used_rows: tuple[Any, ...] = ()
 
 
 @stage
@@ -147,9 +150,10 @@ def money(scenario: Scenario) -> Money:
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)
+    price, rate_parts = find_charged_price(costs, rates)
     energy, carbon = sum_amount(states, "energy_kwh"), sum_amount(states, "location_kg")
     return Money(
-        price=find_price(scenario, job_history.fleet),
+        price=price,
         power=find_power_model(job_history.fleet),
         carbon=find_carbon_factor(scenario.carbon_region),
         pue=find_pue(scenario),
@@ -160,11 +164,67 @@ def money(scenario: Scenario) -> Money:
         kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, job_history.fleet.name),
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
-            *_check_owned_lots(scenario, gpu_models, rates, ledger),
+            *_check_price_book_rows(scenario, gpu_models, rates, ledger),
             *filter(None, [uncounted_text(job_history.trace.source_facts)]),
         ),
-        rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
+        rate_parts=rate_parts,
+        used_rows=tuple(row for rate in rates.values() for row in rate.rows),
     )
+
+
+def find_charged_price(
+    costs: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate]
+) -> tuple[GpuHourPrice | None, dict[str, float]]:
+    """Find the mean price of a GPU-hour of charge lines, electricity included, and its components.
+
+    Parameters
+    ----------
+    costs : polars.DataFrame
+        Charge lines, table ``schemas.Costs``.
+    rates : mapping
+        Rate by GPU model of the lines and ownership.
+
+    Returns
+    -------
+    price : GpuHourPrice or None
+        Price that makes the cost of the lines with their GPU-hours; None without lines.
+    components : dict of str to float
+        Parts that sum to it: depreciation, yearly costs and electricity of owned GPUs, and the price of each other
+        ownership by its name; empty if the price has one part alone. [currency per GPU-hour]
+
+    Examples
+    --------
+    >>> line = {"x_GpuModel": "T4", "x_Ownership": "owned", "PricingQuantity": 4.0, "x_EnergyKwh": 2.0}
+    >>> costs = pl.DataFrame(line | {"EffectiveCost": 5.0})
+    >>> rate = Rate(GpuHourPrice(1.0, 1.0, 1.0, "USD", "invoice", "2025-01-01"), per_kwh=0.5)
+    >>> price, components = find_charged_price(costs, {("T4", "owned"): rate})
+    >>> price.value, components
+    (1.25, {'owned': 1.0, 'electricity': 0.25})
+    """
+    amounts = pl.col("PricingQuantity", "x_EnergyKwh", "EffectiveCost").sum()
+    sums = costs.group_by("x_GpuModel", "x_Ownership", maintain_order=True).agg(amounts).rows()
+    prices = list(dict.fromkeys(rates[label, kind].price for label, kind, *_ in sums))
+    total_hours = sum(hours for _, _, hours, _, _ in sums)
+    parts: dict[str, float] = {}
+    low = high = electricity = 0.0
+    for label, kind, hours, kwh, _ in sums:
+        rate, share = rates[label, kind], hours / total_hours
+        for name, part in (rate.parts or {kind: rate.price.value}).items():
+            parts[name] = parts.get(name, 0.0) + part * share
+        electricity += kwh * rate.per_kwh / total_hours
+        low, high = low + rate.price.low * share, high + rate.price.high * share
+    if len(prices) <= 1 and not electricity:
+        is_one_part = len(parts) <= 1 or not any(rates[label, kind].parts for label, kind, *_ in sums)
+        return (prices[0] if prices else None), {} if is_one_part else parts
+    value, currency = float(sum(cost for *_, cost in sums)) / total_hours, prices[0].currency
+    source = "; ".join(dict.fromkeys(price.source for price in prices))
+    source = f"{'mean by GPU-hours: ' * (len(prices) > 1)}{source}{', with electricity' * (electricity > 0)}"
+    date = max(price.date for price in prices)
+    parts |= {"electricity": electricity} if electricity else {}
+    rounding = value / (sum(parts.values()) or 1.0)  # the cost is rounded to the cent
+    low, high = (rounding * (end + electricity) for end in (low, high))
+    components = {name: rounding * part for name, part in parts.items()}
+    return GpuHourPrice(value, low, high, currency, source, date), components
 
 
 def uncounted_text(facts: SourceFacts) -> str:
@@ -544,10 +604,12 @@ HOURLY_OWNERSHIPS = ("on_demand", "spot")
 """Ownerships of GPUs that are paid by the hour and cost nothing after their release."""
 
 
-def _check_owned_lots(
+def _check_price_book_rows(
     scenario: Scenario, models: GpuModels, rates: Mapping[tuple[str | None, str], Rate], ledger: pl.DataFrame
 ) -> Iterator[str]:
-    """Yield a sentence for each owned GPU model of the price book without effect on this cost, or of another number.
+    """Yield a sentence for each price of the price book without effect on this cost, or of another number of GPUs.
+
+    Prices of one GPU model and ownership count as one: the others of them have their dates.
 
     Parameters
     ----------
@@ -565,23 +627,36 @@ def _check_owned_lots(
     ScenarioError
         If the book has owned GPUs, but none of the fleet's models.
     """
-    lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
+    book, file = load_price_book(scenario), Path(str(scenario.price_book)).name
+    book_models = {lot.gpu_model for lot in book.owned} | {row.gpu_model for row in book.prices}
+    if scenario.price_per_gpu_hour > 0:
+        if book_models:
+            yield f"{file}: no row is used for this cost: price_per_gpu_hour replaces them."
+        return
+    lots = {lot.gpu_model for lot in book.owned}
     owned = {str(models[word]) for word, kind in rates if kind == "owned"}
-    own_rate = scenario.price_per_gpu_hour > 0
-    if lots and owned and not lots & owned and not own_rate:
+    if lots and owned and not lots & owned:
         todo = "Correct gpu_model, or add a row."
-        raise ScenarioError(f"{name}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
+        raise ScenarioError(f"{file}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
     hours = ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum() / pl.col("hour").n_unique())
-    for label, gpus in hours.iter_rows() if not own_rate else ():
-        booked = sum(lot.gpus for lot in load_price_book(scenario).lots_of(models[label]))
+    for label, gpus in hours.iter_rows():
+        booked = sum(lot.gpus for lot in book.lots_of(models[label]))
         if booked and (label, "owned") in rates and abs(booked - gpus) >= 1:
             counts = f"{booked:,.0f} GPUs, the cluster {gpus:,.0f} on average"
-            yield f"{name}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
-    for gpu_model in sorted(lots if own_rate else lots - owned):
-        reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"
-        if own_rate:
-            reason = "price_per_gpu_hour replaces it"
-        yield f"{name}: the row owned, {gpu_model}, is not used for this cost: {reason}."
+            yield f"{file}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
+    used_rows = {row for rate in rates.values() for row in rate.rows}
+    used = {(row.gpu_model, getattr(row, "kind", OWNED)) for row in used_rows if not isinstance(row, PowerRow)}
+    for gpu_model, kind in ((name, kind) for name in sorted(book_models) for kind in book.kinds_of(name)):
+        ownership = kind.removesuffix("_1y").removesuffix("_3y")
+        reason = f"the cluster has no GPUs of this model with ownership {ownership}; with --months the row is an offer"
+        if gpu_model not in models.values():
+            reason = "the cluster has no GPUs of this model"
+        elif (gpu_model, ownership) in {(models[label], label_kind) for label, label_kind in rates}:
+            reason = f"its {ownership} GPUs have the price of another term; with --months the row is an offer"
+        if (gpu_model, kind) not in used:
+            yield f"{file}: the row {kind}, {gpu_model}, is not used for this cost: {reason}."
+    if book.electricity and not used_rows & {*book.electricity}:
+        yield f"{file}: electricity is not used for this cost: it is added to the rows of owned GPUs alone."
 
 
 def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, str]:

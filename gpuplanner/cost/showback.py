@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import polars as pl
 
@@ -46,6 +47,7 @@ class Rate:
     - ``listed``: List price [currency per GPU-hour]; None if the catalogue has none.
     - ``parts``: Components of the price of an owned GPU [currency per GPU-hour].
     - ``basis``: :data:`OWN_RATE` or :data:`LIST_PRICE`.
+    - ``rows``: Rows of the price book behind the rate.
     """
 
     price: GpuHourPrice
@@ -53,6 +55,7 @@ class Rate:
     listed: float | None = None
     parts: Mapping[str, float] | None = None
     basis: str = OWN_RATE
+    rows: tuple[Any, ...] = ()
 
 
 def showback(
