@@ -34,7 +34,7 @@ from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GridCarbon
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_classes import classify_jobs
-from gpuplanner.usage.period_accounts import dataset_ledger
+from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow, jobs_with_gpus, match_gpu_models
 
@@ -98,6 +98,7 @@ class CostReview:
     - ``price``, ``rate_parts``: Mean price of an installed GPU-hour, and its components if it has several, which sum
       to it [currency per GPU-hour].
     - ``used_rows``: Rows of the price book behind the cost.
+    - ``ledger``: GPU-hours of the period, table ``schemas.Ledger``.
     - ``job_history``: Jobs of the month.
     - ``tz``: IANA zone in which weeks begin.
     """
@@ -127,6 +128,7 @@ class CostReview:
     missing: tuple[str, ...]
     rate_parts: Mapping[str, float]
     used_rows: tuple[Any, ...]
+    ledger: pl.DataFrame
     job_history: History
     tz: str = "UTC"
 
@@ -138,8 +140,7 @@ class CostReview:
     @cached_property
     def by_team_and_week(self) -> pl.DataFrame:
         """Cost by team with a column for each week, to the cent; see :func:`tabulate_teams_by_week`."""
-        ledger = dataset_ledger(self.job_history.trace, self.job_history.begin, self.job_history.end)
-        return tabulate_teams_by_week(self.costs, ledger, tz=self.tz, currency=self.currency)
+        return tabulate_teams_by_week(self.costs, self.ledger, tz=self.tz, currency=self.currency)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -328,6 +329,7 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
         rate_parts=rate_parts,
         used_rows=period_money.used_rows if charges is None else (),
+        ledger=scenario_ledger(scenario),
         job_history=job_history,
         tz=scenario.tz,
     )  # fmt: skip

@@ -106,6 +106,8 @@ class Money:
 def money(scenario: Scenario) -> Money:
     """Compute cost, energy and carbon of the month of a scenario, where price and power of the GPU models are known.
 
+    A pool that the scenario names has its part of those of all pools, so that the pools sum to the whole.
+
     Parameters
     ----------
     scenario : Scenario
@@ -116,8 +118,8 @@ def money(scenario: Scenario) -> Money:
     Money
         Charge lines and sums.
     """
-    job_history = history(scenario)
-    ledger = scenario_ledger(scenario)
+    all_pools, fleet = scenario.but(pool=None), history(scenario).fleet
+    job_history, ledger = history(all_pools), scenario_ledger(all_pools)
     gpu_models = gpu_models_of(job_history.fleet, ledger)
     ownership = ownership_shares(scenario, job_history, ledger)
     rates = {
@@ -130,7 +132,7 @@ def money(scenario: Scenario) -> Money:
     }
     measured_power = _measure_power(job_history, models_with_power)
     rows = footprint(
-        ledger, models_with_power, activity=mean_activity(scenario), facility=Facility.from_catalog(scenario.pue),
+        ledger, models_with_power, activity=mean_activity(all_pools), facility=Facility.from_catalog(scenario.pue),
         grid=carbon_by_hour(scenario, job_history, ledger["hour"]), measured=measured_power,
     )  # fmt: skip
     costs = make_empty_table(Costs)
@@ -147,6 +149,12 @@ def money(scenario: Scenario) -> Money:
         if job_history.trace.source_facts.uncounted_gpu_hours:
             note = pl.when(x_Bucket="unallocated").then(pl.lit(" or on an unknown number of GPUs"))
             costs = costs.with_columns(pl.col("ChargeDescription") + note.otherwise(pl.lit("")))
+    book_texts = [*_check_price_book_rows(scenario, gpu_models, rates, ledger)]
+    if scenario.pool is not None:
+        rows, ledger = fleet.hours_of(rows), fleet.hours_of(ledger)
+        gpu_models = {label: gpu_models[label] for label in ledger["gpu_model"].unique().sort()}
+        costs = costs.filter(pl.col("x_GpuModel").is_in([*gpu_models], nulls_equal=True))
+        rates = {(label, kind): rate for (label, kind), rate in rates.items() if label in gpu_models}
     list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
     at_list = sorted(list_price_kinds & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)
@@ -154,17 +162,17 @@ def money(scenario: Scenario) -> Money:
     energy, carbon = sum_amount(states, "energy_kwh"), sum_amount(states, "location_kg")
     return Money(
         price=price,
-        power=find_power_model(job_history.fleet),
+        power=find_power_model(fleet),
         carbon=find_carbon_factor(scenario.carbon_region),
         pue=find_pue(scenario),
         costs=costs,
         states=states,
         energy_kwh=None if energy is None else energy.value,
         carbon_kg=None if carbon is None else carbon.value,
-        kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, job_history.fleet.name),
+        kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, fleet.name),
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
-            *_check_price_book_rows(scenario, gpu_models, rates, ledger),
+            *book_texts,
             *filter(None, [uncounted_text(job_history.trace.source_facts)]),
         ),
         rate_parts=rate_parts,

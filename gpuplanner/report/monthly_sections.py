@@ -229,9 +229,7 @@ def capacity(study: Study) -> HtmlSection:
 def daily_peaks(study: Study) -> pl.DataFrame:
     """Tabulate ``day, gpus``: GPUs allocated in the busiest hour of each day in the zone of the report."""
     allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(PEAK_ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
-    gpu_model, pool = pl.col("gpu_model").cast(pl.String).str.to_lowercase(), study.scenario.pool
-    in_pool = pl.lit(value=True) if pool is None else gpu_model == pool.lower()
-    hours = study.tables["ledger"].filter(in_pool).group_by("hour", maintain_order=True).agg(gpus=allocated.sum())
+    hours = study.tables["ledger"].group_by("hour", maintain_order=True).agg(gpus=allocated.sum())
     day = pl.col("hour").dt.convert_time_zone(study.scenario.tz).dt.date()
     return hours.group_by(day=day).agg(pl.col("gpus").max()).sort("day")
 

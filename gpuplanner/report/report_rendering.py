@@ -599,7 +599,7 @@ def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
         default_name = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all GPU models"
         gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(default_name)
         tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), gpu_model)
-        parts.append(scenario_ledger(pool_scenario).select("bucket", "gpu_hours", tenant=tenant))
+        parts.append(scenario_ledger(pool_scenario.but(pool=None)).select("bucket", "gpu_hours", tenant=tenant))
     return pl.concat(parts)
 
 

@@ -59,6 +59,7 @@ class PlannedFleet:
     - ``name``: The GPU model as the catalogue names it, else the source; None if no source names one.
     - ``chosen``: Whether the scenario names a GPU model other than that of the data: a what-if analysis.
     - ``pool``: GPU model whose jobs alone are planned; None: all jobs.
+    - ``accounted``: Installed GPUs of all tables of the study: those of the pool that the scenario names, else all.
     - ``gpus``: Number of GPUs that are planned.
     - ``node_size``: GPUs of a node in plans and exports; the last node may have fewer.
     - ``node_names``: Names of the nodes, where they are known and all are of that size, but for a smaller last one.
@@ -68,6 +69,7 @@ class PlannedFleet:
     """
 
     installed: InstalledGpus
+    accounted: InstalledGpus
     gpu_model: GpuModel
     name: str | None
     chosen: bool
@@ -155,7 +157,7 @@ class PlannedFleet:
 
     def remarks(self) -> list[str]:
         """List remarks on the GPU model and the size of the fleet, as sentences."""
-        other_pools = [pool for pool in self.installed.pools if pool.gpu_model != self.pool]
+        other_pools = [pool for pool in self.accounted.pools if pool.gpu_model != self.pool]
         sentences = []
         if self.pool is not None and other_pools:
             listed = ", ".join(f"{pool.gpus} × {pool.gpu_model}" for pool in other_pools)
@@ -271,6 +273,7 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
         remarks += describe_smaller_nodes(today)
     return PlannedFleet(
         installed=capacity,
+        accounted=capacity if pool is None or scenario.pool is None else capacity.of_model(pool),
         gpu_model=gpu_model,
         name=name,
         chosen=chosen,
