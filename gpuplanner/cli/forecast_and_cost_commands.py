@@ -48,7 +48,7 @@ LEDGER_TITLES = {
 }
 """Titles, by their meaning, of the tables that ``cost --ledger`` makes from a savings record."""
 COST_BREAKDOWNS = (
-    "team", "user", "partition", "project", "job_class", "ownership", "bucket", "gpu_model", "end", "job"
+    "team", "user", "partition", "project", "tier", "job_class", "ownership", "bucket", "gpu_model", "end", "job"
 )  # fmt: skip
 """Groups by which ``cost`` can break down a cost."""
 CARBON_LABELS = {

@@ -60,10 +60,10 @@ COST_TABLE_TITLES = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",
     "ownership": "Cost by ownership", "gpu_model": "Cost by GPU model", "job": "Cost by job",
     "user": "Cost by user", "partition": "Cost by partition", "project": "Cost by project",
-    "job_class": "Cost by job class",
+    "tier": "Cost by tier", "job_class": "Cost by job class",
 }  # fmt: skip
 """Titles of the cost tables on page, terminal and workbook, by the column that they group by."""
-JOB_COST_GROUPS = ("user", "partition", "project", "job_class")
+JOB_COST_GROUPS = ("user", "partition", "project", "tier", "job_class")
 """Columns of jobs by which the cost of teams is split; unallocated GPU-hours stay a line of their own."""
 NO_GROUP_LABEL = "not stated"
 """Group of jobs whose source states none, and of GPU-hours reserved for a team that ran no job."""
@@ -148,7 +148,7 @@ class CostReview:
         return {"cost": f"cost_{self.currency.lower()}", "gpu_hours": "gpu_hours", "energy_kwh": "energy_kwh"}
 
     def table_by(self, by: str) -> pl.DataFrame:
-        """Table of the cost by a column, with codes: tenant, user, partition, project, job_class, job and others."""
+        """Table of the cost by a column, with codes: of tenant, of :data:`JOB_COST_GROUPS`, job and others."""
         table: pl.DataFrame = self.by_job_group[by] if by in JOB_COST_GROUPS else getattr(self, f"by_{by}")
         return table
 
