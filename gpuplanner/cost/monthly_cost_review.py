@@ -24,7 +24,7 @@ from gpuplanner.core.units_and_number_formats import (
     split_amount,
 )
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
-from gpuplanner.cost.cost_over_time import tabulate_teams_by_week
+from gpuplanner.cost.cost_over_time import tabulate_teams_over_time
 from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
@@ -137,10 +137,9 @@ class CostReview:
         """Cost by each of :data:`JOB_COST_GROUPS`, and the unallocated GPU-hours; each table sums to the total."""
         return _cost_by_job_group(self.job_history, self.costs)
 
-    @cached_property
-    def by_team_and_week(self) -> pl.DataFrame:
-        """Cost by team with a column for each week, to the cent; see :func:`tabulate_teams_by_week`."""
-        return tabulate_teams_by_week(self.costs, self.ledger, tz=self.tz, currency=self.currency)
+    def by_team_over_time(self, every: str) -> pl.DataFrame:
+        """Cost by team with a column for each week or month, to the cent; see :func:`tabulate_teams_over_time`."""
+        return tabulate_teams_over_time(self.costs, self.ledger, every, tz=self.tz, currency=self.currency)
 
     @property
     def sums(self) -> dict[str, str]:

@@ -538,8 +538,8 @@ MAX_STUDY_SHEET_ROWS = 100_000
 """Tables of a study with more rows, such as the calendar of a large fleet, are left to the table files."""
 COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
 """Groups of the further cost tables of the workbook for finance."""
-TEAMS_BY_WEEK_SHEET_NAME = "Cost by team and week"
-"""Name of the sheet with the cost of each team in each week."""
+TEAM_PERIOD_SHEET_NAMES = {"week": "Cost by team and week", "month": "Cost by team and month"}
+"""Name of the sheet with the cost of each team in each period, by its length."""
 CLEARER_NAMES_BY_TABLE = {
     "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
     "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
@@ -601,9 +601,6 @@ def write_cost_workbook(
               **{COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in COST_WORKBOOK_TABLES},
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
-    if review.total is not None:
-        by_week = replace_codes_by_text(review.by_team_and_week.rename({"team": "tenant"}))
-        sheets = {TEAMS_BY_WEEK_SHEET_NAME: by_week, **sheets}
     unpriced = " ".join(review.missing) or "none"
     period_notes = {
         "Period": period_text(*review.period),
@@ -612,7 +609,6 @@ def write_cost_workbook(
     totals = {
         "Energy and carbon": list(FOOTPRINT_AMOUNTS),
         **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), tuple(review.sums)),
-        TEAMS_BY_WEEK_SHEET_NAME: sheets.get(TEAMS_BY_WEEK_SHEET_NAME, pl.DataFrame()).columns[1:],
     }
     return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
 
@@ -626,8 +622,12 @@ def _write_with_totals(
     if lines.height:
         lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
-        first = {name: table for name, table in sheets.items() if name == TEAMS_BY_WEEK_SHEET_NAME}
-        sheets = {**first, **parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
+        by_period = {
+            name: replace_codes_by_text(review.by_team_over_time(every).rename({"team": "tenant"}))
+            for every, name in TEAM_PERIOD_SHEET_NAMES.items()
+        }
+        totals = {**totals, **{name: table.columns[1:] for name, table in by_period.items()}}
+        sheets = {**by_period, **parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
         totals = {**totals, **dict.fromkeys(parts, tuple(review.sums))}
         # What no line knows has no total: it is not zero.
         known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
@@ -650,7 +650,7 @@ def _write_with_totals(
     }  # fmt: skip
     return write_workbook(
         path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale,
-        remarks={TEAMS_BY_WEEK_SHEET_NAME: f"{notes['Cost']} {ROUNDING_TEXT}"} if lines.height else None,
+        remarks=dict.fromkeys(TEAM_PERIOD_SHEET_NAMES.values(), f"{notes.get('Cost', '')} {ROUNDING_TEXT}"),
     )  # fmt: skip
 
 
