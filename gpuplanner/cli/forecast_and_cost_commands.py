@@ -148,7 +148,7 @@ def cost(
         write_focus(focus, review.costs)
         notify_written(focus, quiet=quiet)
     if workbook is not None:
-        write_cost_workbook(workbook, review, savings, locale=scenario.number_locale)
+        write_cost_workbook(workbook, review, savings)
         notify_written(workbook, quiet=quiet)
     if as_json:
         portfolio = purchase_result and purchase_result.to_dict()

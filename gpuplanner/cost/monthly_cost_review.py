@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -25,12 +23,11 @@ from gpuplanner.core.units_and_number_formats import (
 )
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
 from gpuplanner.cost.cost_over_time import tabulate_teams_over_time
-from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
-from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
+from gpuplanner.cost.price_book import OWNED_LOT_KEYS
 from gpuplanner.cost.showback import BILL, CENTS_DTYPE, INVOICER_NAME, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice, GridCarbonIntensity
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_classes import classify_jobs
@@ -78,38 +75,23 @@ PRICE_COLUMNS: dict[str, Any] = {
 """Columns of the table of prices of a GPU model, see :func:`price_rows`."""
 
 
-@dataclass(frozen=True, eq=False)
-class CostReview:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CostReview(Money):
     """Cost, energy and carbon of a month; ``total`` is None if no GPU has a price.
 
-    - ``book``: Price book of the scenario.
+    - ``scenario``: Month, prices and time zone.
     - ``period``: First and last instant of the month, ISO 8601.
     - ``by_tenant``, ``by_ownership``, ``by_bucket``, ``by_gpu_model``: Cost by column; each sums to the total.
     - ``by_end``, ``by_job``: Cost of the tenants by end state of their job attempts, and by job.
     - ``unit_costs``: Cost of a unit of work by JSON key, as text [currency].
     - ``units``: The same with total cost and number of units, columns :data:`UNIT_COST_COLUMNS`.
-    - ``energy``: Facility energy [kWh].
-    - ``states``: GPU-hours, energy and carbon by state of the GPU (off, idle, busy).
-    - ``carbon_kg``: Carbon by ``location``, ``market`` (both from hourly factors) and ``embodied`` [kg CO2e].
-    - ``carbon_at_yearly_mean_kg``: Location-based carbon at the yearly mean factor of the region [kg CO2e].
-    - ``pue``: Power usage effectiveness.
-    - ``costs``: Charge lines, table ``schemas.Costs``.
-    - ``missing``: Sentences on missing prices and power ratings.
-    - ``price``, ``rate_parts``: Mean price of an installed GPU-hour, and its components if it has several, which sum
-      to it [currency per GPU-hour].
-    - ``used_rows``: Rows of the price book behind the cost.
-    - ``ledger``: GPU-hours of the period, table ``schemas.Ledger``.
     - ``job_history``: Jobs of the month.
-    - ``tz``: IANA zone in which weeks begin.
     """
 
-    name: str
-    gpu_model: str | None
-    book: PriceBook
+    scenario: Scenario
     period: tuple[str, str]
     total: Decimal | None
     currency: str
-    price: GpuHourPrice | None
     by_tenant: pl.DataFrame
     by_ownership: pl.DataFrame
     by_bucket: pl.DataFrame
@@ -118,19 +100,13 @@ class CostReview:
     by_job: pl.DataFrame
     unit_costs: dict[str, str | None]
     units: pl.DataFrame
-    energy: RangedAmount | None
-    states: pl.DataFrame
-    carbon_kg: dict[str, RangedAmount | None]
-    carbon_at_yearly_mean_kg: float | None
-    carbon: GridCarbonIntensity
-    pue: float
-    costs: pl.DataFrame
-    missing: tuple[str, ...]
-    rate_parts: Mapping[str, float]
-    used_rows: tuple[Any, ...]
-    ledger: pl.DataFrame
     job_history: History
-    tz: str = "UTC"
+
+    @property
+    def carbon_at_yearly_mean_kg(self) -> float | None:
+        """Location-based carbon at the yearly mean factor of the region [kg CO2e]."""
+        grams = None if self.energy is None else self.energy.value * self.carbon.gco2e_per_kwh
+        return None if grams is None else round(grams / GRAMS_PER_KILOGRAM, 6)
 
     @cached_property
     def by_job_group(self) -> dict[str, pl.DataFrame]:
@@ -139,7 +115,8 @@ class CostReview:
 
     def by_team_over_time(self, every: str) -> pl.DataFrame:
         """Cost by team with a column for each week or month, to the cent; see :func:`tabulate_teams_over_time`."""
-        return tabulate_teams_over_time(self.costs, self.ledger, every, tz=self.tz, currency=self.currency)
+        ledger, tz = scenario_ledger(self.scenario), self.scenario.tz
+        return tabulate_teams_over_time(self.costs, ledger, every, tz=tz, currency=self.currency)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -241,7 +218,7 @@ class CostReview:
         """Return the JSON object of ``cost --json``; amounts of money are text, to the cent."""
         tables = ("by_tenant", "by_ownership", "by_bucket", "by_gpu_model", "by_end")
         return {
-            "name": self.name,
+            "name": self.scenario.name,
             "period": {"from": self.period[0], "to": self.period[1]},
             "total": self.total,
             "currency": self.currency,
@@ -286,13 +263,14 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     ('86016.00', '__unallocated__', True)
     """
     job_history, period_money = history(scenario), money(scenario)
-    costs = period_money.costs if charges is None else _apply_bill(period_money.costs, charges, scenario.currency)
+    if charges is not None:
+        costs = _apply_bill(period_money.costs, charges, scenario.currency)
+        rate = float(costs["EffectiveCost"].sum()) / float(costs["PricingQuantity"].sum())
+        price = GpuHourPrice(rate, rate, rate, scenario.currency, BILL, job_history.end.date().isoformat())
+        missing = tuple(text for text in period_money.missing if not text.startswith(RATE_NOT_SET))
+        period_money = replace(period_money, costs=costs, price=price, missing=missing, rate_parts={}, used_rows=())
+    costs = period_money.costs
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
-    price, rate_parts = period_money.price, period_money.rate_parts
-    if charges is not None and total is not None:
-        rate = float(total) / float(costs["PricingQuantity"].sum())
-        date = job_history.end.date().isoformat()
-        price, rate_parts = GpuHourPrice(rate, rate, rate, scenario.currency, BILL, date), {}
     by_tenant = _sum_costs_by(costs, "tenant", "SubAccountName")
     tenant_costs = by_tenant.filter(pl.col("tenant") != UNALLOCATED_TEAM)
     cost_of_tenants = Decimal(str(tenant_costs["cost"].sum() or 0))
@@ -301,13 +279,11 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     by_end = split_cost(cost_of_tenants, attempts, by="state", weight="gpu_hours")
     unit_costs, units = ({}, []) if total is None else _unit_costs(period_money, total, by_end, job_history)
     return CostReview(
-        name=scenario.name,
-        gpu_model=job_history.fleet.name,
-        book=load_price_book(scenario),
+        **vars(period_money),
+        scenario=scenario,
         period=(job_history.begin.isoformat(), job_history.end.isoformat()),
         total=total,
         currency=scenario.currency,
-        price=price,
         by_tenant=by_tenant,
         by_ownership=_sum_costs_by(costs, "ownership", "x_Ownership"),
         by_bucket=_sum_costs_by(_sort_by_bucket(costs), "bucket", "x_Bucket"),
@@ -316,22 +292,8 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_job=_cost_by_job(job_history, tenant_costs) if total is not None else pl.DataFrame(),
         unit_costs=unit_costs,
         units=pl.DataFrame(units, schema=UNIT_COST_COLUMNS, orient="row"),
-        energy=sum_amount(period_money.states, "energy_kwh"),
-        states=period_money.states,
-        carbon_kg={name: sum_amount(period_money.states, f"{name}_kg") for name in ("location", "market", "embodied")},
-        carbon_at_yearly_mean_kg=None
-        if period_money.energy_kwh is None
-        else round(period_money.energy_kwh * period_money.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
-        carbon=period_money.carbon,
-        pue=period_money.pue,
-        costs=costs,
-        missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
-        rate_parts=rate_parts,
-        used_rows=period_money.used_rows if charges is None else (),
-        ledger=scenario_ledger(scenario),
         job_history=job_history,
-        tz=scenario.tz,
-    )  # fmt: skip
+    )
 
 
 def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
@@ -423,29 +385,25 @@ def price_rows(review: CostReview) -> pl.DataFrame:
 
     The columns are :data:`PRICE_COLUMNS`; ``used_for_this_cost``: whether the review uses the price.
     """
-    book, gpu_model = review.book, review.gpu_model
-    end, used = datetime.fromisoformat(review.period[1]), {*review.used_rows}
-    owners = {basis: set(review.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASIS_PHRASES}
+    book, gpu_model, end = load_price_book(review.scenario), review.job_history.fleet.name, review.job_history.end
+    at_list = set(review.costs.filter(x_PriceBasis=LIST_PRICE)["x_Ownership"])
     # List prices and the assumed price of electricity are in USD.
-    has_usd = owners[LIST_PRICE] or ("electricity" in review.rate_parts and not book.electricity)
-    currencies = {row.currency for row in used} | ({"USD"} if has_usd else set())
-    used |= {book.find_exchange_rate(code, review.currency, end) for code in currencies - {review.currency}}
-    rows: list[tuple[Any, ...]] = [
-        (row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source, row in used)
-        for row in book.prices if row.gpu_model == gpu_model
-    ]  # fmt: skip
+    has_usd = at_list or ("electricity" in review.rate_parts and not book.electricity)
+    currencies = {row.currency for row in review.used_rows} | ({"USD"} if has_usd else set())
+    exchanges = (book.find_exchange_rate(code, review.currency, end) for code in currencies - {review.currency})
+    used = {*review.used_rows, *exchanges}
+    rented = (row for row in book.prices if row.gpu_model == gpu_model)
+    rows: list[tuple[Any, ...]]
+    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source, row) for row in rented]
     for lot in book.lots_of(gpu_model):
         lot_text = ", ".join(f"{name} {getattr(lot, name):g}" for name in OWNED_LOT_KEYS[5:10])
-        source = f"{lot.source}: {lot_text}"
-        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, source, lot in used))
-    for power in book.electricity:
-        unit = f"{power.currency} per kWh"
-        rows.append(("electricity", power.per_kwh, unit, power.begin, power.source, power in used))
-    for exchange in book.rates:
-        unit = f"{exchange.to_currency} per {exchange.from_currency}"
-        rows.append(("exchange", exchange.rate, unit, exchange.date, exchange.source, exchange in used))
-    terms = owners[LIST_PRICE] & {"spot"} | ({"on_demand"} if owners[LIST_PRICE] - {"spot"} else set())
-    own_rows = pl.DataFrame(rows, schema=PRICE_COLUMNS, orient="row")
+        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {lot_text}", lot))
+    power = book.electricity
+    rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source, row) for row in power]
+    rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
+    rows += [("exchange", row.rate, unit, row.date, row.source, row) for unit, row in rates]
+    terms = at_list & {"spot"} | ({"on_demand"} if at_list - {"spot"} else set())
+    own_rows = pl.DataFrame([(*row[:-1], row[-1] in used) for row in rows], schema=PRICE_COLUMNS, orient="row")
     listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(gpu_model, pl.String))
     list_rows = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),

@@ -35,8 +35,8 @@ from gpuplanner.cost.energy_and_carbon import (
     sum_amount,
     sum_by_state,
 )
-from gpuplanner.cost.price_book import OWNED, PowerRow, PriceBook, read_price_book
-from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
+from gpuplanner.cost.price_book import ON_DEMAND, OWNED, SPOT, PowerRow, PriceBook, read_price_book
+from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, find_charged_price, showback
 from gpuplanner.hardware.catalog import find_parameter, has_list_price, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
@@ -55,8 +55,6 @@ from gpuplanner.usage.study_fleet import PlannedFleet
 
 CHARGE_LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
 """Columns by which GPU-hours are grouped to charge lines."""
-ON_DEMAND_KIND = "on_demand"
-"""Ownership of GPUs that are rented at the on-demand price."""
 RATE_NOT_SET = "Your rate per GPU-hour is not set"
 """Beginning of the sentence that list prices replace missing own rates."""
 _UTC_TIME_DTYPE = pl.Datetime("us", "UTC")
@@ -79,12 +77,11 @@ class Money:
     - ``pue``: Power usage effectiveness.
     - ``costs``: Charge lines, table ``schemas.Costs``.
     - ``states``: GPU-hours, energy and carbon by state of the GPU, each with its range.
-    - ``energy_kwh``: Facility energy [kWh].
-    - ``carbon_kg``: Location-based carbon [kg CO2e].
     - ``kwh_per_gpu_hour``: Facility energy of a GPU-hour of the planned GPU model that is allocated (``busy``) or not
       (``idle``), as the energy of the period has it; a state without hours is absent [kWh per GPU-hour].
     - ``missing``: Sentences on missing prices and power ratings.
-    - ``rate_parts``: Components of ``price``, if it has several, see :func:`find_charged_price`.
+    - ``rate_parts``: Components of ``price``, if it has several, see
+      :func:`gpuplanner.cost.showback.find_charged_price`.
     - ``used_rows``: Rows of the price book behind the cost, see :mod:`gpuplanner.cost.price_book`.
     """
 
@@ -94,12 +91,20 @@ class Money:
     pue: float
     costs: pl.DataFrame
     states: pl.DataFrame
-    energy_kwh: float | None
-    carbon_kg: float | None
     kwh_per_gpu_hour: Mapping[str, RangedAmount] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     rate_parts: Mapping[str, float] = field(default_factory=dict)
     used_rows: tuple[Any, ...] = ()
+
+    @property
+    def energy(self) -> RangedAmount | None:
+        """Facility energy [kWh]."""
+        return sum_amount(self.states, "energy_kwh")
+
+    @property
+    def carbon_kg(self) -> dict[str, RangedAmount | None]:
+        """Carbon by ``location``, ``market`` (both from hourly factors) and ``embodied`` [kg CO2e]."""
+        return {name: sum_amount(self.states, f"{name}_kg") for name in ("location", "market", "embodied")}
 
 
 @stage
@@ -155,11 +160,9 @@ def money(scenario: Scenario) -> Money:
         gpu_models = {label: gpu_models[label] for label in ledger["gpu_model"].unique().sort()}
         costs = costs.filter(pl.col("x_GpuModel").is_in([*gpu_models], nulls_equal=True))
         rates = {(label, kind): rate for (label, kind), rate in rates.items() if label in gpu_models}
-    list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
-    at_list = sorted(list_price_kinds & {"owned", "reserved"})
+    at_list = sorted({kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE} & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)
     price, rate_parts = find_charged_price(costs, rates)
-    energy, carbon = sum_amount(states, "energy_kwh"), sum_amount(states, "location_kg")
     return Money(
         price=price,
         power=find_power_model(fleet),
@@ -167,8 +170,6 @@ def money(scenario: Scenario) -> Money:
         pue=find_pue(scenario),
         costs=costs,
         states=states,
-        energy_kwh=None if energy is None else energy.value,
-        carbon_kg=None if carbon is None else carbon.value,
         kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, fleet.name),
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
@@ -178,61 +179,6 @@ def money(scenario: Scenario) -> Money:
         rate_parts=rate_parts,
         used_rows=tuple(row for rate in rates.values() for row in rate.rows),
     )
-
-
-def find_charged_price(
-    costs: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate]
-) -> tuple[GpuHourPrice | None, dict[str, float]]:
-    """Find the mean price of a GPU-hour of charge lines, electricity included, and its components.
-
-    Parameters
-    ----------
-    costs : polars.DataFrame
-        Charge lines, table ``schemas.Costs``.
-    rates : mapping
-        Rate by GPU model of the lines and ownership.
-
-    Returns
-    -------
-    price : GpuHourPrice or None
-        Price that makes the cost of the lines with their GPU-hours; None without lines.
-    components : dict of str to float
-        Parts that sum to it: depreciation, yearly costs and electricity of owned GPUs, and the price of each other
-        ownership by its name; empty if the price has one part alone. [currency per GPU-hour]
-
-    Examples
-    --------
-    >>> line = {"x_GpuModel": "T4", "x_Ownership": "owned", "PricingQuantity": 4.0, "x_EnergyKwh": 2.0}
-    >>> costs = pl.DataFrame(line | {"EffectiveCost": 5.0})
-    >>> rate = Rate(GpuHourPrice(1.0, 1.0, 1.0, "USD", "invoice", "2025-01-01"), per_kwh=0.5)
-    >>> price, components = find_charged_price(costs, {("T4", "owned"): rate})
-    >>> price.value, components
-    (1.25, {'owned': 1.0, 'electricity': 0.25})
-    """
-    amounts = pl.col("PricingQuantity", "x_EnergyKwh", "EffectiveCost").sum()
-    sums = costs.group_by("x_GpuModel", "x_Ownership", maintain_order=True).agg(amounts).rows()
-    prices = list(dict.fromkeys(rates[label, kind].price for label, kind, *_ in sums))
-    total_hours = sum(hours for _, _, hours, _, _ in sums)
-    parts: dict[str, float] = {}
-    low = high = electricity = 0.0
-    for label, kind, hours, kwh, _ in sums:
-        rate, share = rates[label, kind], hours / total_hours
-        for name, part in (rate.parts or {kind: rate.price.value}).items():
-            parts[name] = parts.get(name, 0.0) + part * share
-        electricity += kwh * rate.per_kwh / total_hours
-        low, high = low + rate.price.low * share, high + rate.price.high * share
-    if len(prices) <= 1 and not electricity:
-        is_one_part = len(parts) <= 1 or not any(rates[label, kind].parts for label, kind, *_ in sums)
-        return (prices[0] if prices else None), {} if is_one_part else parts
-    value, currency = float(sum(cost for *_, cost in sums)) / total_hours, prices[0].currency
-    source = "; ".join(dict.fromkeys(price.source for price in prices))
-    source = f"{'mean by GPU-hours: ' * (len(prices) > 1)}{source}{', with electricity' * (electricity > 0)}"
-    date = max(price.date for price in prices)
-    parts |= {"electricity": electricity} if electricity else {}
-    rounding = value / (sum(parts.values()) or 1.0)  # the cost is rounded to the cent
-    low, high = (rounding * (end + electricity) for end in (low, high))
-    components = {name: rounding * part for name, part in parts.items()}
-    return GpuHourPrice(value, low, high, currency, source, date), components
 
 
 def uncounted_text(facts: SourceFacts) -> str:
@@ -280,7 +226,7 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     """
     labels = ledger.select(pl.col("gpu_model").unique().sort())
     if scenario.ownership is not None:
-        kind = ON_DEMAND_KIND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
+        kind = ON_DEMAND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
         return labels.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
     hours = add_absent_columns(job_history.fleet.installed.inventory, _OPTIONAL_NODE_COLUMNS).select(
         pl.col("gpu_model").cast(pl.String),
@@ -323,7 +269,7 @@ def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, k
         name, rows = Path(str(scenario.price_book)).name, " and ".join(kinds)
         todo = "Add --set ownership=owned, reserved or rented, or give the scenario.yaml that start wrote."
         raise ScenarioError(name, f"the ownership of the {gpu_model} GPUs, to use its rows {rows}", "none stated", todo)
-    list_price = _find_list_price(book, gpu_model, ON_DEMAND_KIND, currency, job_history.end)
+    list_price = _find_list_price(book, gpu_model, ON_DEMAND, currency, job_history.end)
     own_price = scenario.price_per_gpu_hour
     begin, end = job_history.begin, job_history.end
     if own_price > 0:
@@ -361,7 +307,7 @@ def find_price(scenario: Scenario, fleet: PlannedFleet, job_history: History | N
         The price [currency per GPU-hour]; None without one.
     """
     gpu_model = fleet.name if fleet.in_catalogue else None
-    rate = find_rate(scenario, job_history or history(scenario), gpu_model, ON_DEMAND_KIND)
+    rate = find_rate(scenario, job_history or history(scenario), gpu_model, ON_DEMAND)
     return None if rate is None else rate.price
 
 
@@ -579,24 +525,18 @@ def _missing_texts(
         Ownerships that are valued at the list price though the GPUs are owned or reserved.
     """
     hours = dict(ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum()).iter_rows())
-    names_without = {"price": [], "power": []}  # type: dict[str, list[str]]
-    for label, gpu_model in gpu_models.items():
-        name = gpu_model or (label if label and len(gpu_models) > 1 else "an unknown GPU model")
-        text = f"{name} ({hours[label]:,.0f} GPU-hours)" if len(gpu_models) > 1 else name
-        if label not in priced_labels:
-            names_without["price"].append(text)
-        if gpu_model is None or _power_model(gpu_model) is None:
-            names_without["power"].append(text)
-    no_money = "" if priced_labels else "No money is stated: "
+    names = {label: name or "an unknown GPU model" for label, name in gpu_models.items()}
+    if len(gpu_models) > 1:
+        stated = {label: gpu_models[label] or label or name for label, name in names.items()}
+        names = {label: f"{name} ({hours[label]:,.0f} GPU-hours)" for label, name in stated.items()}
+    unpriced = ", ".join(name for label, name in names.items() if label not in priced_labels)
+    unrated = ", ".join(names[label] for label, name in gpu_models.items() if name is None or not _power_model(name))
     texts = []
-    if names_without["price"]:
-        texts.append(
-            f"{no_money}{'T' if not no_money else 't'}he catalog has no list price of "
-            f"{', '.join(names_without['price'])}. Set your rate with --set price_per_gpu_hour=…"
-        )
-    if names_without["power"]:
-        no_power = f"the catalog has no power rating of {', '.join(names_without['power'])}."
-        texts.append(f"No energy and no carbon is stated: {no_power}")
+    if unpriced:
+        begin = "The" if priced_labels else "No money is stated: the"
+        texts.append(f"{begin} catalog has no list price of {unpriced}. Set your rate with --set price_per_gpu_hour=…")
+    if unrated:
+        texts.append(f"No energy and no carbon is stated: the catalog has no power rating of {unrated}.")
     if list_price_kinds:
         texts.append(
             f"{RATE_NOT_SET} for the {' and '.join(list_price_kinds)} GPUs: costs are at the public on-demand "
@@ -604,12 +544,6 @@ def _missing_texts(
             "prices.yaml) or with --set price_per_gpu_hour=…"
         )
     return tuple(texts)
-
-
-NODE_STOPPING_ACTUATORS = ("autoscaler", "slurm")
-"""Actuators that shut down idle nodes."""
-HOURLY_OWNERSHIPS = ("on_demand", "spot")
-"""Ownerships of GPUs that are paid by the hour and cost nothing after their release."""
 
 
 def _check_price_book_rows(
@@ -691,7 +625,7 @@ def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | Non
     >>> idle_gpu_price(Scenario(actuator="autoscaler"), history(Scenario()).fleet)
     (None, 'autoscaler stops nodes that are not needed')
     """
-    if scenario.actuator in NODE_STOPPING_ACTUATORS:
+    if scenario.actuator in ("autoscaler", "slurm"):  # they shut down idle nodes
         return None, f"{scenario.actuator} stops nodes that are not needed"
     if _is_mostly_rented(fleet):
         return None, "rented by the hour: an idle GPU costs as much as a busy one"
@@ -710,5 +644,5 @@ def _is_mostly_rented(fleet: PlannedFleet) -> bool:
     inventory = fleet.installed.inventory
     if "ownership" not in inventory.columns:
         return False
-    rented = pl.col("gpus").filter(pl.col("ownership").is_in(HOURLY_OWNERSHIPS)).sum()
+    rented = pl.col("gpus").filter(pl.col("ownership").is_in((ON_DEMAND, SPOT))).sum()
     return bool(inventory.select(2 * rented > pl.col("gpus").sum()).item())

@@ -208,7 +208,7 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
         sheet = TEAM_PERIOD_SHEET_NAMES["week"]
         tooltip = f"Write the tables of the shown answer to {workbook}, first the sheet {sheet}"
         self.files = files_button(
-            lambda: write_cost_workbook(workbook, self._shown_review(), locale=scenario.number_locale),
+            lambda: write_cost_workbook(workbook, self._shown_review()),
             "Write the workbook", tooltip, f". Teams by week: sheet “{sheet}”",
         )  # fmt: skip
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})

@@ -128,8 +128,7 @@ class PlannedFleet:
         is_planned = (word == self.pool.lower()) | is_at_home
         installed_models = [str(pool.gpu_model).lower() for pool in self.installed.pools]
         if "node_list" in jobs.columns:
-            inventory = self.installed.inventory
-            pool_nodes = set(inventory.filter(pl.col("gpu_model").str.to_lowercase() == self.pool.lower())["node"])
+            pool_nodes = set(self.installed.of_model(self.pool).inventory["node"])
             lists = jobs.filter(~word.is_in(installed_models))["node_list"].drop_nulls().cast(pl.String).unique()
             pool_lists = [text for text in lists if pool_nodes.intersection(try_expand_node_list(text) or ())]
             is_planned |= ~word.is_in(installed_models) & pl.col("node_list").cast(pl.String).is_in(pool_lists)
@@ -241,9 +240,8 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
         gpu_model = load_any_gpu_model(name) if is_catalogue_model(name) else make_non_mig_model(name)
     is_data_model = capacity.words == (scenario.gpu_model,) if pool is None else scenario.gpu_model == pool
     chosen = scenario.gpu_model is not None and not is_data_model
-    nodes = nodes_in_service(capacity.inventory, end).sort("node")
-    if pool is not None:
-        nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
+    planned = capacity if pool is None else capacity.of_model(pool)
+    nodes = nodes_in_service(planned.inventory, end).sort("node")
     # Where the data name no board, the one that is given is theirs.
     as_cut = nodes.drop("layouts") if chosen and capacity.words else nodes
     note = capacity.origin
@@ -273,7 +271,7 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
         remarks += describe_smaller_nodes(today)
     return PlannedFleet(
         installed=capacity,
-        accounted=capacity if pool is None or scenario.pool is None else capacity.of_model(pool),
+        accounted=capacity if scenario.pool is None else planned,
         gpu_model=gpu_model,
         name=name,
         chosen=chosen,
