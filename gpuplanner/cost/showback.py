@@ -185,7 +185,7 @@ def find_charged_price(
     source = f"{'mean by GPU-hours: ' * (len(prices) > 1)}{source}{', with electricity' * (electricity > 0)}"
     date = max(price.date for price in prices)
     price = GpuHourPrice(cost / total_hours, low, high, prices[0].currency, source, date)
-    return price, {name: rounding * part / total_hours for name, part in parts.items()}
+    return price, {name: rounding * part / total_hours for name, part in parts.items() if len(parts) > 1}
 
 
 def split_cost(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:

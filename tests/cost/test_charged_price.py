@@ -88,6 +88,10 @@ def test_owned_and_rented_gpus_have_the_mean_price(review):
 
 def test_a_rate_of_the_user_and_a_list_price_are_stated_as_they_are(review):
     check_price(review({"h": "owned", "a": "on_demand"}, price_per_gpu_hour=2.5), 250, {})
+    both = review({"h": "on_demand", "a": "on_demand"}, price_book=None)
+    check_price(both, sum(map(float, both.by_gpu_model["cost"])), {})
+    assert both.price.source.startswith("mean by GPU-hours: median of")
+    assert "per installed GPU-hour;" in both.total_text
     found = review({"a": "on_demand"}, price_book=None)
     assert found.price.source.startswith("median of")
     check_price(found, 60 * found.price.value, {})
