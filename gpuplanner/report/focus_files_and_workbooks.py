@@ -159,14 +159,10 @@ XlsxObject: TypeAlias = Any
 _Formats: TypeAlias = Callable[..., XlsxObject]
 """Function that makes a cell format from its properties."""
 
-_WORKBOOK_CREATION_TIME = datetime(2000, 1, 1)
-"""Creation time in the properties of every workbook, fixed so that the same tables give the same bytes."""
 _MAX_EXACT_INTEGER = 2**53
 """Largest integer that an Excel cell stores exactly."""
 _FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
 """First characters by which a spreadsheet program takes a text for a formula."""
-_HOW_TO_READ_TEXT = "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links."
-"""Note on the first sheet on times and empty cells."""
 
 
 TOTALS_SHEET_NAME = "Totals"
@@ -232,10 +228,11 @@ def write_workbook(
     writer = import_optional("xlsxwriter", extra="report")
     buffer = BytesIO()
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
-    book.set_properties({"title": title, "created": _WORKBOOK_CREATION_TIME})
+    # A fixed time, so that the same tables give the same bytes.
+    book.set_properties({"title": title, "created": datetime(2000, 1, 1)})
     names = _to_sheet_names(sheets)
     formats = _make_formats(book, LOCALE_BY_NAME[locale].day)
-    reading = _HOW_TO_READ_TEXT
+    reading = "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links."
     if sums or facts:
         totals_text = " and on the sheet Totals. Costs has codes, such as __unallocated__" if facts else ""
         reading += f" Its only formulas are sums, in rows named Total{totals_text}."
@@ -244,9 +241,8 @@ def write_workbook(
     if facts:
         _write_cost_totals(book, formats, sheets["Costs"], facts)
     for name, frame in sheets.items():
-        _write_table(sheet := book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
-        if remark := (remarks or {}).get(name):
-            _write_text(sheet, frame.height + 3, 0, localize_text(remark, locale), formats)
+        remark = localize_text((remarks or {}).get(name, ""), locale)
+        _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()), remark)
     for sheet in book.worksheets():
         sheet.set_paper(9)  # A4
         sheet.set_landscape()
@@ -300,8 +296,9 @@ def _fit_row(sheet: XlsxObject, row: int, key: str, text: str) -> None:
     sheet.set_row(row, 15 * lines)
 
 
-def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
-    """Write a table to a sheet, with header, column widths, filter, and sums of the columns `sums` below."""
+def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str], remark: str) -> None:
+    """Write a table to a sheet, with header, column widths, filter, sums of the columns `sums`, and a remark below."""
+    width = 0.0
     header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
     sheet.freeze_panes(1, 0)
     sheet.repeat_rows(0)
@@ -312,13 +309,19 @@ def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums
         values = _to_cell_values(series)
         for row, value in enumerate(values, start=1):
             _write_cell(sheet, row, column, value, formats, style)
-        sheet.set_column(column, column, _column_width(sheet_heading(series.name), values))
+        width += (column_width := _column_width(sheet_heading(series.name), values))
+        sheet.set_column(column, column, column_width)
         if series.name in sums and (series.is_empty() or series.count()):  # what no row knows has no total
             _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
     if frame.width:
         sheet.autofilter(0, 0, frame.height, frame.width - 1)
     if sums and frame.columns[0] not in sums:
         sheet.write_string(frame.height + 1, 0, "Total", formats(bold=True, top=1))
+    if remark:  # over the columns of the table: beyond them, it would make the print of all too small
+        row, wrap = frame.height + 3, {"text_wrap": True, "valign": "top"}
+        sheet.merge_range(row, 0, row, max(frame.width - 1, 1), "", formats(**wrap))
+        _write_text(sheet, row, 0, remark, formats, **wrap)
+        sheet.set_row(row, 15 * math.ceil(len(remark) / width))
 
 
 def _write_cell(sheet: XlsxObject, row: int, column: int, value: object, formats: _Formats, style: XlsxObject) -> None:
@@ -394,11 +397,8 @@ def _write_cost_totals(
         sheet.write_formula(row, 1, formula, style, float(amount))
     chart = book.add_chart({"type": "bar"})
     last = first + min(parts.height, MAX_CHART_BARS) - 1
-    chart_ranges = {
-        "categories": [TOTALS_SHEET_NAME, first, 0, last, 0],
-        "values": [TOTALS_SHEET_NAME, first, 1, last, 1],
-    }
-    chart.add_series({"name": f"cost {money}", **chart_ranges})
+    teams, amounts = ([TOTALS_SHEET_NAME, first, index, last, index] for index in (0, 1))
+    chart.add_series({"name": f"cost {money}", "categories": teams, "values": amounts})
     chart.set_legend({"none": True})
     chart.set_y_axis({"reverse": True})
     sheet.insert_chart(first, 3, chart, {"description": f"cost {money} by team"})
@@ -559,10 +559,9 @@ def write_cost_workbook(
               **{COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in COST_WORKBOOK_TABLES},
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
-    unpriced = " ".join(review.missing) or "none"
     period_notes = {
         "Period": period_text(*review.period),
-        "Data that could not be priced, and assumed prices": unpriced,
+        "Data that could not be priced, and assumed prices": " ".join(review.missing) or "none",
     }
     totals = {
         "Energy and carbon": list(FOOTPRINT_AMOUNTS),
@@ -584,9 +583,9 @@ def _write_with_totals(
             name: replace_codes_by_text(review.by_team_over_time(every).rename({"team": "tenant"}))
             for every, name in TEAM_PERIOD_SHEET_NAMES.items()
         }
-        totals = {**totals, **{name: table.columns[1:] for name, table in by_period.items()}}
         sheets = {**by_period, **parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
-        totals = {**totals, **dict.fromkeys(parts, tuple(review.sums))}
+        period_columns = {name: table.columns[1:] for name, table in by_period.items()}
+        totals = {**totals, **period_columns, **dict.fromkeys(parts, tuple(review.sums))}
         facts = {
             "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
             f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import zipfile
 from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
@@ -176,6 +178,11 @@ def test_teams_by_month_sum_to_the_other_sheets_to_the_cent(study, tmp_path):
         assert sum(Decimal(row[-1]) for row in teams) == round(Decimal(rows_of(path, "Totals")[0][1]), 2)
         if path == cost_file:
             assert header[1:] == ("Feb 2026 [USD]", "Mar 2026, 25 days [USD]", "total [USD]")
+    with zipfile.ZipFile(cost_file) as book:  # the note of both sheets stays within the columns of the table
+        merged = [re.findall('mergeCell ref="([A-Z0-9:]+)"', book.read(name).decode()) for name in book.namelist()
+                  if name.startswith("xl/worksheets/sheet")]  # fmt: skip
+    assert ["A11:D11"] in merged
+    assert sum(map(len, merged)) == 2
 
 
 def test_an_exported_cost_has_a_total_its_price_and_a_description_of_this_file(tmp_path):
