@@ -48,7 +48,7 @@ LEDGER_TITLES = {
 }
 """Titles, by their meaning, of the tables that ``cost --ledger`` makes from a savings record."""
 COST_BREAKDOWNS = (
-    "team", "user", "partition", "project", "job_class", "ownership", "bucket", "gpu_model", "end", "job"
+    "team", "user", "partition", "project", "tier", "job_class", "ownership", "bucket", "gpu_model", "end", "job"
 )  # fmt: skip
 """Groups by which ``cost`` can break down a cost."""
 CARBON_LABELS = {
@@ -148,7 +148,7 @@ def cost(
         write_focus(focus, review.costs)
         notify_written(focus, quiet=quiet)
     if workbook is not None:
-        write_cost_workbook(workbook, review, savings, locale=scenario.number_locale)
+        write_cost_workbook(workbook, review, savings)
         notify_written(workbook, quiet=quiet)
     if as_json:
         portfolio = purchase_result and purchase_result.to_dict()

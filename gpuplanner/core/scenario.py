@@ -171,7 +171,7 @@ class Scenario:
     )  # fmt: skip
     pool: str | None = setting(
         "fleet", None,
-        "GPU pool to plan alone, by the name of its GPU model in the data.", NOT_EMPTY_RULE,
+        "GPU pool to plan and to account for alone, by the name of its GPU model in the data.", NOT_EMPTY_RULE,
         none="each pool separately where a command shows several, else that of gpu_model, or the largest"
     )  # fmt: skip
     substitute_models: str | None = setting(

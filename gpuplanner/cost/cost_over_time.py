@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from calendar import monthrange
 from collections.abc import Sequence
 from decimal import Decimal
 
@@ -88,23 +89,25 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     return sums.select(*by, "days", "gpu_hours", amounts).sort(*times, *row_groups)
 
 
-def tabulate_teams_by_week(
-    costs: pl.DataFrame, ledger: pl.DataFrame, *, tz: str = "UTC", currency: str = "USD"
+def tabulate_teams_over_time(
+    costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: str = "UTC", currency: str = "USD"
 ) -> pl.DataFrame:
-    """Tabulate the cost of each team by calendar week, to the cent, with the total of each team.
+    """Tabulate the cost of each team by calendar week or month, to the cent, with the total of each team.
 
     Parameters
     ----------
     costs, ledger, tz
         As of :func:`spread_cost`.
+    every : {"week", "month"}
+        Length of a period.
     currency : str
         Currency of the charge lines, for the names of the columns.
 
     Returns
     -------
     polars.DataFrame
-        ``team`` in the order of the charge lines, a column for each week, which its Monday names, with its days where
-        it was observed in part, and ``total``. [currency]
+        ``team`` in the order of the charge lines, a column for each week, which its Monday names, or month, with its
+        days where it was observed in part, and ``total``. [currency]
 
     Examples
     --------
@@ -113,19 +116,25 @@ def tabulate_teams_by_week(
     >>> costs = pl.DataFrame(lines).with_columns(EffectiveCost=pl.lit("10.00").cast(CENTS_DTYPE))
     >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
     >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
-    >>> table = tabulate_teams_by_week(costs, pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]}))
+    >>> ledger = pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]})
+    >>> table = tabulate_teams_over_time(costs, ledger, "week")
     >>> table.columns[1], [str(amount) for amount in table.row(0)[1:]]
     ('week from Mon 2026-03-02, 1 day [USD]', ['3.33', '6.67', '10.00'])
+    >>> tabulate_teams_over_time(costs, ledger, "month").columns
+    ['team', 'Mar 2026, 2 days [USD]', 'total [USD]']
     """
-    by_week = spread_cost(costs, ledger, ["team", "week"], tz=tz)
-    names = [
-        f"week from Mon {week}" + (f", {count_text(days, 'day')}" if days < 7 else "") + f" [{currency}]"
-        for week, days in by_week.select("week", "days").unique(maintain_order=True).iter_rows()
-    ]
+    by_period = spread_cost(costs, ledger, ["team", every], tz=tz)
+    names = []
+    for begin, days in by_period.select(every, "days").unique(maintain_order=True).iter_rows():
+        name, length = f"week from Mon {begin}", 7
+        if every == "month":
+            name, length = f"{begin:%b %Y}", monthrange(begin.year, begin.month)[1]
+        names.append(name + (f", {count_text(days, 'day')}" if days < length else "") + f" [{currency}]")
     totals = costs.group_by(team="SubAccountName", maintain_order=True).agg(pl.col("EffectiveCost").sum())
-    weekly = by_week.pivot("week", index="team", values="cost").fill_null(0)  # a team without GPU-hours in a week
-    weekly.columns = ["team", *names]
-    return totals.join(weekly, "team", "left", maintain_order="left").select(
+    # A team may have no GPU-hours in a period.
+    wide = by_period.pivot(every, index="team", values="cost").fill_null(0)
+    wide.columns = ["team", *names]
+    return totals.join(wide, "team", "left", maintain_order="left").select(
         "team", *names, pl.col("EffectiveCost").alias(f"total [{currency}]")
     )
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from functools import cached_property
 from typing import Any
@@ -23,17 +22,16 @@ from gpuplanner.core.units_and_number_formats import (
     split_amount,
 )
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
-from gpuplanner.cost.cost_over_time import tabulate_teams_by_week
-from gpuplanner.cost.energy_and_carbon import RangedAmount, sum_amount
+from gpuplanner.cost.cost_over_time import tabulate_teams_over_time
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
-from gpuplanner.cost.price_book import OWNED_LOT_KEYS, PriceBook
+from gpuplanner.cost.price_book import OWNED_LOT_KEYS
 from gpuplanner.cost.showback import BILL, CENTS_DTYPE, INVOICER_NAME, LIST_PRICE, OWN_RATE, split_cost
 from gpuplanner.hardware.catalog import facts
-from gpuplanner.hardware.power_carbon_and_prices import STATED_PRICE_SOURCE_TEXT, GpuHourPrice, GridCarbonIntensity
+from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
 from gpuplanner.ingest.bills.bill_summary import add_gpu_hours
 from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES, allocated_by_state
 from gpuplanner.usage.job_classes import classify_jobs
-from gpuplanner.usage.period_accounts import dataset_ledger
+from gpuplanner.usage.period_accounts import scenario_ledger
 from gpuplanner.usage.planning_history import History, history
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import LedgerWindow, jobs_with_gpus, match_gpu_models
 
@@ -53,10 +51,10 @@ COST_TABLE_TITLES = {
     "tenant": "Cost by team", "bucket": "Cost by bucket of GPU-hours", "end": "Cost by end state of jobs",
     "ownership": "Cost by ownership", "gpu_model": "Cost by GPU model", "job": "Cost by job",
     "user": "Cost by user", "partition": "Cost by partition", "project": "Cost by project",
-    "job_class": "Cost by job class",
+    "tier": "Cost by tier", "job_class": "Cost by job class",
 }  # fmt: skip
 """Titles of the cost tables on page, terminal and workbook, by the column that they group by."""
-JOB_COST_GROUPS = ("user", "partition", "project", "job_class")
+JOB_COST_GROUPS = ("user", "partition", "project", "tier", "job_class")
 """Columns of jobs by which the cost of teams is split; unallocated GPU-hours stay a line of their own."""
 NO_GROUP_LABEL = "not stated"
 """Group of jobs whose source states none, and of GPU-hours reserved for a team that ran no job."""
@@ -64,39 +62,30 @@ PAGE_COST_TABLES = ("tenant", "bucket", "end")
 """Columns that group the cost tables of the page and of every workbook."""
 SERVING_JOB_CLASSES = ("service", "inference")
 """Job classes of inference services, whose cost is divided by tokens."""
-PRICE_COLUMNS = ("kind", "price", "unit", "date", "source")
+PRICE_COLUMNS: dict[str, Any] = {
+    "kind": pl.String, "price": pl.Float64, "unit": pl.String, "date": pl.String, "source": pl.String,
+    "used_for_this_cost": pl.Boolean,
+}  # fmt: skip
 """Columns of the table of prices of a GPU model, see :func:`price_rows`."""
 
 
-@dataclass(frozen=True, eq=False)
-class CostReview:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CostReview(Money):
     """Cost, energy and carbon of a month; ``total`` is None if no GPU has a price.
 
-    - ``book``: Price book of the scenario.
+    - ``scenario``: Month, prices and time zone.
     - ``period``: First and last instant of the month, ISO 8601.
     - ``by_tenant``, ``by_ownership``, ``by_bucket``, ``by_gpu_model``: Cost by column; each sums to the total.
     - ``by_end``, ``by_job``: Cost of the tenants by end state of their job attempts, and by job.
     - ``unit_costs``: Cost of a unit of work by JSON key, as text [currency].
     - ``units``: The same with total cost and number of units, columns :data:`UNIT_COST_COLUMNS`.
-    - ``energy``: Facility energy [kWh].
-    - ``states``: GPU-hours, energy and carbon by state of the GPU (off, idle, busy).
-    - ``carbon_kg``: Carbon by ``location``, ``market`` (both from hourly factors) and ``embodied`` [kg CO2e].
-    - ``carbon_at_yearly_mean_kg``: Location-based carbon at the yearly mean factor of the region [kg CO2e].
-    - ``pue``: Power usage effectiveness.
-    - ``costs``: Charge lines, table ``schemas.Costs``.
-    - ``missing``: Sentences on missing prices and power ratings.
-    - ``rate_parts``: Components of the rate of owned GPUs [currency per GPU-hour].
     - ``job_history``: Jobs of the month.
-    - ``tz``: IANA zone in which weeks begin.
     """
 
-    name: str
-    gpu_model: str | None
-    book: PriceBook
+    scenario: Scenario
     period: tuple[str, str]
     total: Decimal | None
     currency: str
-    price: GpuHourPrice | None
     by_tenant: pl.DataFrame
     by_ownership: pl.DataFrame
     by_bucket: pl.DataFrame
@@ -105,28 +94,23 @@ class CostReview:
     by_job: pl.DataFrame
     unit_costs: dict[str, str | None]
     units: pl.DataFrame
-    energy: RangedAmount | None
-    states: pl.DataFrame
-    carbon_kg: dict[str, RangedAmount | None]
-    carbon_at_yearly_mean_kg: float | None
-    carbon: GridCarbonIntensity
-    pue: float
-    costs: pl.DataFrame
-    missing: tuple[str, ...]
-    rate_parts: Mapping[str, float]
     job_history: History
-    tz: str = "UTC"
+
+    @property
+    def carbon_at_yearly_mean_kg(self) -> float | None:
+        """Location-based carbon at the yearly mean factor of the region [kg CO2e]."""
+        grams = None if self.energy is None else self.energy.value * self.carbon.gco2e_per_kwh
+        return None if grams is None else round(grams / GRAMS_PER_KILOGRAM, 6)
 
     @cached_property
     def by_job_group(self) -> dict[str, pl.DataFrame]:
         """Cost by each of :data:`JOB_COST_GROUPS`, and the unallocated GPU-hours; each table sums to the total."""
         return _cost_by_job_group(self.job_history, self.costs)
 
-    @cached_property
-    def by_team_and_week(self) -> pl.DataFrame:
-        """Cost by team with a column for each week, to the cent; see :func:`tabulate_teams_by_week`."""
-        ledger = dataset_ledger(self.job_history.trace, self.job_history.begin, self.job_history.end)
-        return tabulate_teams_by_week(self.costs, ledger, tz=self.tz, currency=self.currency)
+    def by_team_over_time(self, every: str) -> pl.DataFrame:
+        """Cost by team with a column for each week or month, to the cent; see :func:`tabulate_teams_over_time`."""
+        ledger, tz = scenario_ledger(self.scenario), self.scenario.tz
+        return tabulate_teams_over_time(self.costs, ledger, every, tz=tz, currency=self.currency)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -134,7 +118,7 @@ class CostReview:
         return {"cost": f"cost_{self.currency.lower()}", "gpu_hours": "gpu_hours", "energy_kwh": "energy_kwh"}
 
     def table_by(self, by: str) -> pl.DataFrame:
-        """Table of the cost by a column, with codes: tenant, user, partition, project, job_class, job and others."""
+        """Table of the cost by a column, with codes: of tenant, of :data:`JOB_COST_GROUPS`, job and others."""
         table: pl.DataFrame = self.by_job_group[by] if by in JOB_COST_GROUPS else getattr(self, f"by_{by}")
         return table
 
@@ -146,19 +130,14 @@ class CostReview:
     @property
     def hourly_cost(self) -> float:
         """Mean cost of an installed GPU-hour [currency/GPU h]."""
-        return float(self.total or 0) / max(float(self.costs["PricingQuantity"].sum()), 1e-9)
+        return 0.0 if self.price is None else self.price.value
 
     @property
     def rate_text(self) -> str:
-        """Mean cost of an installed GPU-hour, with the components of the rate of owned GPUs."""
-        rate = self.hourly_cost
-        is_billed = BASIS_PHRASES[BILL] == self.price_basis
-        parts = {} if is_billed else {name: part for name, part in self.rate_parts.items() if part}
-        parts |= {"electricity": rate - sum(parts.values())} if parts else {}
-        components = ", ".join(f"{name} {part:.3f}" for name, part in parts.items())
-        text = (
-            f"{hourly_price_text(rate)} {self.currency} per installed GPU-hour{': ' if components else ''}{components}"
-        )
+        """Mean cost of an installed GPU-hour, with its components."""
+        parts = ", ".join(f"{text_of_code(name)} {part:.3f}" for name, part in self.rate_parts.items() if part)
+        rate = hourly_price_text(self.hourly_cost)
+        text = f"{rate} {self.currency} per installed GPU-hour{': ' if parts else ''}{parts}"
         if self.price is None or BASIS_PHRASES[LIST_PRICE] not in self.price_basis:
             return text
         is_of_period = self.period[0][:10] <= self.price.date[-10:] <= self.period[1][:10]
@@ -233,7 +212,7 @@ class CostReview:
         """Return the JSON object of ``cost --json``; amounts of money are text, to the cent."""
         tables = ("by_tenant", "by_ownership", "by_bucket", "by_gpu_model", "by_end")
         return {
-            "name": self.name,
+            "name": self.scenario.name,
             "period": {"from": self.period[0], "to": self.period[1]},
             "total": self.total,
             "currency": self.currency,
@@ -246,7 +225,7 @@ class CostReview:
             "energy_by_state": self.states.select("state", "gpu_hours", "^(energy|counted)_.*$").to_dicts(),
             "carbon_kg": self.carbon_kg,
             "carbon_at_yearly_mean_kg": self.carbon_at_yearly_mean_kg,
-            "price": self.price,
+            "price": None if self.price is None else vars(self.price) | {"components": self.rate_parts},
             "missing": list(self.missing),
         }
 
@@ -278,7 +257,13 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     ('86016.00', '__unallocated__', True)
     """
     job_history, period_money = history(scenario), money(scenario)
-    costs = period_money.costs if charges is None else _apply_bill(period_money.costs, charges, scenario.currency)
+    if charges is not None:
+        costs = _apply_bill(period_money.costs, charges, scenario.currency)
+        rate = float(costs["EffectiveCost"].sum()) / float(costs["PricingQuantity"].sum())
+        price = GpuHourPrice(rate, rate, rate, scenario.currency, BILL, job_history.end.date().isoformat())
+        missing = tuple(text for text in period_money.missing if not text.startswith(RATE_NOT_SET))
+        period_money = replace(period_money, costs=costs, price=price, missing=missing, rate_parts={}, used_rows=())
+    costs = period_money.costs
     total = Decimal(str(costs["EffectiveCost"].sum())) if costs.height else None
     by_tenant = _sum_costs_by(costs, "tenant", "SubAccountName")
     tenant_costs = by_tenant.filter(pl.col("tenant") != UNALLOCATED_TEAM)
@@ -288,13 +273,11 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
     by_end = split_cost(cost_of_tenants, attempts, by="state", weight="gpu_hours")
     unit_costs, units = ({}, []) if total is None else _unit_costs(period_money, total, by_end, job_history)
     return CostReview(
-        name=scenario.name,
-        gpu_model=job_history.fleet.name,
-        book=load_price_book(scenario),
+        **vars(period_money),
+        scenario=scenario,
         period=(job_history.begin.isoformat(), job_history.end.isoformat()),
         total=total,
         currency=scenario.currency,
-        price=period_money.price,
         by_tenant=by_tenant,
         by_ownership=_sum_costs_by(costs, "ownership", "x_Ownership"),
         by_bucket=_sum_costs_by(_sort_by_bucket(costs), "bucket", "x_Bucket"),
@@ -303,20 +286,8 @@ def cost_review(scenario: Scenario, charges: pl.DataFrame | None = None) -> Cost
         by_job=_cost_by_job(job_history, tenant_costs) if total is not None else pl.DataFrame(),
         unit_costs=unit_costs,
         units=pl.DataFrame(units, schema=UNIT_COST_COLUMNS, orient="row"),
-        energy=sum_amount(period_money.states, "energy_kwh"),
-        states=period_money.states,
-        carbon_kg={name: sum_amount(period_money.states, f"{name}_kg") for name in ("location", "market", "embodied")},
-        carbon_at_yearly_mean_kg=None
-        if period_money.energy_kwh is None
-        else round(period_money.energy_kwh * period_money.carbon.gco2e_per_kwh / GRAMS_PER_KILOGRAM, 6),
-        carbon=period_money.carbon,
-        pue=period_money.pue,
-        costs=costs,
-        missing=tuple(text for text in period_money.missing if charges is None or not text.startswith(RATE_NOT_SET)),
-        rate_parts=period_money.rate_parts,
         job_history=job_history,
-        tz=scenario.tz,
-    )  # fmt: skip
+    )
 
 
 def _apply_bill(costs: pl.DataFrame, charges: pl.DataFrame, currency: str) -> pl.DataFrame:
@@ -406,25 +377,27 @@ def hourly_price_text(rate: float) -> str:
 def price_rows(review: CostReview) -> pl.DataFrame:
     """Tabulate all prices of the GPU model, those of the price book first.
 
-    The columns are :data:`PRICE_COLUMNS` and ``used_for_this_cost``, whether the review uses the price.
+    The columns are :data:`PRICE_COLUMNS`; ``used_for_this_cost``: whether the review uses the price.
     """
-    book, gpu_model = review.book, review.gpu_model
-    book_rows = (row for row in book.prices if row.gpu_model == gpu_model)
-    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source) for row in book_rows]
+    book, gpu_model, end = load_price_book(review.scenario), review.job_history.fleet.name, review.job_history.end
+    at_list = set(review.costs.filter(x_PriceBasis=LIST_PRICE)["x_Ownership"])
+    # List prices and the assumed price of electricity are in USD.
+    has_usd = at_list or ("electricity" in review.rate_parts and not book.electricity)
+    currencies = {row.currency for row in review.used_rows} | ({"USD"} if has_usd else set())
+    exchanges = (book.find_exchange_rate(code, review.currency, end) for code in currencies - {review.currency})
+    used = {*review.used_rows, *exchanges}
+    rented = (row for row in book.prices if row.gpu_model == gpu_model)
+    rows: list[tuple[Any, ...]]
+    rows = [(row.kind, row.per_gpu_hour, f"{row.currency} per GPU h", row.begin, row.source, row) for row in rented]
     for lot in book.lots_of(gpu_model):
         lot_text = ", ".join(f"{name} {getattr(lot, name):g}" for name in OWNED_LOT_KEYS[5:10])
-        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {lot_text}"))
+        rows.append(("owned", lot.capex, f"{lot.currency} per GPU", lot.bought, f"{lot.source}: {lot_text}", lot))
     power = book.electricity
-    rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source) for row in power]
+    rows += [("electricity", row.per_kwh, f"{row.currency} per kWh", row.begin, row.source, row) for row in power]
     rates = ((f"{row.to_currency} per {row.from_currency}", row) for row in book.rates)
-    rows += [("exchange", row.rate, unit, row.date, row.source) for unit, row in rates]
-    overridden = review.price is not None and review.price.source == STATED_PRICE_SOURCE_TEXT
-    owners = {basis: set(review.costs.filter(x_PriceBasis=basis)["x_Ownership"]) for basis in BASIS_PHRASES}
-    used = set() if overridden else owners[OWN_RATE] | ({"electricity", "exchange"} if owners[OWN_RATE] else set())
-    terms = owners[LIST_PRICE] & {"spot"} | ({"on_demand"} if owners[LIST_PRICE] - {"spot"} else set())
-    schema = dict.fromkeys(PRICE_COLUMNS, pl.String) | {"price": pl.Float64}
-    kind = pl.col("kind").str.replace("_[13]y$", "")
-    own_rows = pl.DataFrame(rows, schema=schema, orient="row").with_columns(used_for_this_cost=kind.is_in(used))
+    rows += [("exchange", row.rate, unit, row.date, row.source, row) for unit, row in rates]
+    terms = at_list & {"spot"} | ({"on_demand"} if at_list - {"spot"} else set())
+    own_rows = pl.DataFrame([(*row[:-1], row[-1] in used) for row in rows], schema=PRICE_COLUMNS, orient="row")
     listed = facts("gpu_prices").filter(pl.col("gpu_model") == pl.lit(gpu_model, pl.String))
     list_rows = listed.sort("term", "cloud", "region", "instance_type").select(
         kind="term", price="price_per_gpu_hour", unit=pl.format("{} per GPU h", "currency"),

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import polars as pl
 
@@ -34,8 +35,8 @@ from gpuplanner.cost.energy_and_carbon import (
     sum_amount,
     sum_by_state,
 )
-from gpuplanner.cost.price_book import PriceBook, read_price_book
-from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, showback
+from gpuplanner.cost.price_book import ON_DEMAND, OWNED, SPOT, PowerRow, PriceBook, read_price_book
+from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, find_charged_price, showback
 from gpuplanner.hardware.catalog import find_parameter, has_list_price, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import (
     GpuHourPrice,
@@ -54,8 +55,6 @@ from gpuplanner.usage.study_fleet import PlannedFleet
 
 CHARGE_LINE_KEYS = ("tenant", "gpu_model", "bucket", "ownership")
 """Columns by which GPU-hours are grouped to charge lines."""
-ON_DEMAND_KIND = "on_demand"
-"""Ownership of GPUs that are rented at the on-demand price."""
 RATE_NOT_SET = "Your rate per GPU-hour is not set"
 """Beginning of the sentence that list prices replace missing own rates."""
 _UTC_TIME_DTYPE = pl.Datetime("us", "UTC")
@@ -72,18 +71,18 @@ GpuModels = Mapping[str | None, str | None]
 class Money:
     """Costs, energy and carbon of a past period and their basis; None where they are not known.
 
-    - ``price``: Price of a GPU-hour of the planned GPU model.
+    - ``price``: Mean price of a GPU-hour of the charge lines: times their GPU-hours it is their cost.
     - ``power``: Power model of the planned GPU model.
     - ``carbon``: Carbon intensity of the grid of the region.
     - ``pue``: Power usage effectiveness.
     - ``costs``: Charge lines, table ``schemas.Costs``.
     - ``states``: GPU-hours, energy and carbon by state of the GPU, each with its range.
-    - ``energy_kwh``: Facility energy [kWh].
-    - ``carbon_kg``: Location-based carbon [kg CO2e].
     - ``kwh_per_gpu_hour``: Facility energy of a GPU-hour of the planned GPU model that is allocated (``busy``) or not
       (``idle``), as the energy of the period has it; a state without hours is absent [kWh per GPU-hour].
     - ``missing``: Sentences on missing prices and power ratings.
-    - ``rate_parts``: Components of the rate of owned GPUs, if all GPUs have one rate [currency per GPU-hour].
+    - ``rate_parts``: Components of ``price``, if it has several, see
+      :func:`gpuplanner.cost.showback.find_charged_price`.
+    - ``used_rows``: Rows of the price book behind the cost, see :mod:`gpuplanner.cost.price_book`.
     """
 
     price: GpuHourPrice | None
@@ -92,16 +91,27 @@ class Money:
     pue: float
     costs: pl.DataFrame
     states: pl.DataFrame
-    energy_kwh: float | None
-    carbon_kg: float | None
     kwh_per_gpu_hour: Mapping[str, RangedAmount] = field(default_factory=dict)
     missing: tuple[str, ...] = ()
     rate_parts: Mapping[str, float] = field(default_factory=dict)
+    used_rows: tuple[Any, ...] = ()
+
+    @property
+    def energy(self) -> RangedAmount | None:
+        """Facility energy [kWh]."""
+        return sum_amount(self.states, "energy_kwh")
+
+    @property
+    def carbon_kg(self) -> dict[str, RangedAmount | None]:
+        """Carbon by ``location``, ``market`` (both from hourly factors) and ``embodied`` [kg CO2e]."""
+        return {name: sum_amount(self.states, f"{name}_kg") for name in ("location", "market", "embodied")}
 
 
 @stage
 def money(scenario: Scenario) -> Money:
     """Compute cost, energy and carbon of the month of a scenario, where price and power of the GPU models are known.
+
+    A pool that the scenario names has its part of those of all pools, so that the pools sum to the whole.
 
     Parameters
     ----------
@@ -113,8 +123,8 @@ def money(scenario: Scenario) -> Money:
     Money
         Charge lines and sums.
     """
-    job_history = history(scenario)
-    ledger = scenario_ledger(scenario)
+    all_pools, fleet = scenario.but(pool=None), history(scenario).fleet
+    job_history, ledger = history(all_pools), scenario_ledger(all_pools)
     gpu_models = gpu_models_of(job_history.fleet, ledger)
     ownership = ownership_shares(scenario, job_history, ledger)
     rates = {
@@ -127,7 +137,7 @@ def money(scenario: Scenario) -> Money:
     }
     measured_power = _measure_power(job_history, models_with_power)
     rows = footprint(
-        ledger, models_with_power, activity=mean_activity(scenario), facility=Facility.from_catalog(scenario.pue),
+        ledger, models_with_power, activity=mean_activity(all_pools), facility=Facility.from_catalog(scenario.pue),
         grid=carbon_by_hour(scenario, job_history, ledger["hour"]), measured=measured_power,
     )  # fmt: skip
     costs = make_empty_table(Costs)
@@ -144,26 +154,30 @@ def money(scenario: Scenario) -> Money:
         if job_history.trace.source_facts.uncounted_gpu_hours:
             note = pl.when(x_Bucket="unallocated").then(pl.lit(" or on an unknown number of GPUs"))
             costs = costs.with_columns(pl.col("ChargeDescription") + note.otherwise(pl.lit("")))
-    list_price_kinds = {kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE}
-    at_list = sorted(list_price_kinds & {"owned", "reserved"})
+    book_texts = [*_check_price_book_rows(scenario, gpu_models, rates, ledger)]
+    if scenario.pool is not None:
+        rows, ledger = fleet.hours_of(rows), fleet.hours_of(ledger)
+        gpu_models = {label: gpu_models[label] for label in ledger["gpu_model"].unique().sort()}
+        costs = costs.filter(pl.col("x_GpuModel").is_in([*gpu_models], nulls_equal=True))
+        rates = {(label, kind): rate for (label, kind), rate in rates.items() if label in gpu_models}
+    at_list = sorted({kind for (_, kind), rate in rates.items() if rate.basis == LIST_PRICE} & {"owned", "reserved"})
     states = sum_by_state(rows, measured_power)
-    energy, carbon = sum_amount(states, "energy_kwh"), sum_amount(states, "location_kg")
+    price, rate_parts = find_charged_price(costs, rates)
     return Money(
-        price=find_price(scenario, job_history.fleet),
-        power=find_power_model(job_history.fleet),
+        price=price,
+        power=find_power_model(fleet),
         carbon=find_carbon_factor(scenario.carbon_region),
         pue=find_pue(scenario),
         costs=costs,
         states=states,
-        energy_kwh=None if energy is None else energy.value,
-        carbon_kg=None if carbon is None else carbon.value,
-        kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, job_history.fleet.name),
+        kwh_per_gpu_hour=sum_kwh_per_gpu_hour(rows, models_with_power, fleet.name),
         missing=(
             *_missing_texts(ledger, gpu_models, {label for label, _ in rates}, at_list),
-            *_check_owned_lots(scenario, gpu_models, rates, ledger),
+            *book_texts,
             *filter(None, [uncounted_text(job_history.trace.source_facts)]),
         ),
-        rate_parts=next(iter(rates.values())).parts or {} if len(rates) == 1 else {},
+        rate_parts=rate_parts,
+        used_rows=tuple(row for rate in rates.values() for row in rate.rows),
     )
 
 
@@ -212,7 +226,7 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     """
     labels = ledger.select(pl.col("gpu_model").unique().sort())
     if scenario.ownership is not None:
-        kind = ON_DEMAND_KIND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
+        kind = ON_DEMAND if scenario.ownership == OWNERSHIP_RENTED else scenario.ownership
         return labels.with_columns(ownership=pl.lit(kind), share=pl.lit(1.0))
     hours = add_absent_columns(job_history.fleet.installed.inventory, _OPTIONAL_NODE_COLUMNS).select(
         pl.col("gpu_model").cast(pl.String),
@@ -255,7 +269,7 @@ def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, k
         name, rows = Path(str(scenario.price_book)).name, " and ".join(kinds)
         todo = "Add --set ownership=owned, reserved or rented, or give the scenario.yaml that start wrote."
         raise ScenarioError(name, f"the ownership of the {gpu_model} GPUs, to use its rows {rows}", "none stated", todo)
-    list_price = _find_list_price(book, gpu_model, ON_DEMAND_KIND, currency, job_history.end)
+    list_price = _find_list_price(book, gpu_model, ON_DEMAND, currency, job_history.end)
     own_price = scenario.price_per_gpu_hour
     begin, end = job_history.begin, job_history.end
     if own_price > 0:
@@ -293,7 +307,7 @@ def find_price(scenario: Scenario, fleet: PlannedFleet, job_history: History | N
         The price [currency per GPU-hour]; None without one.
     """
     gpu_model = fleet.name if fleet.in_catalogue else None
-    rate = find_rate(scenario, job_history or history(scenario), gpu_model, ON_DEMAND_KIND)
+    rate = find_rate(scenario, job_history or history(scenario), gpu_model, ON_DEMAND)
     return None if rate is None else rate.price
 
 
@@ -511,24 +525,18 @@ def _missing_texts(
         Ownerships that are valued at the list price though the GPUs are owned or reserved.
     """
     hours = dict(ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum()).iter_rows())
-    names_without = {"price": [], "power": []}  # type: dict[str, list[str]]
-    for label, gpu_model in gpu_models.items():
-        name = gpu_model or (label if label and len(gpu_models) > 1 else "an unknown GPU model")
-        text = f"{name} ({hours[label]:,.0f} GPU-hours)" if len(gpu_models) > 1 else name
-        if label not in priced_labels:
-            names_without["price"].append(text)
-        if gpu_model is None or _power_model(gpu_model) is None:
-            names_without["power"].append(text)
-    no_money = "" if priced_labels else "No money is stated: "
+    names = {label: name or "an unknown GPU model" for label, name in gpu_models.items()}
+    if len(gpu_models) > 1:
+        stated = {label: gpu_models[label] or label or name for label, name in names.items()}
+        names = {label: f"{name} ({hours[label]:,.0f} GPU-hours)" for label, name in stated.items()}
+    unpriced = ", ".join(name for label, name in names.items() if label not in priced_labels)
+    unrated = ", ".join(names[label] for label, name in gpu_models.items() if name is None or not _power_model(name))
     texts = []
-    if names_without["price"]:
-        texts.append(
-            f"{no_money}{'T' if not no_money else 't'}he catalog has no list price of "
-            f"{', '.join(names_without['price'])}. Set your rate with --set price_per_gpu_hour=…"
-        )
-    if names_without["power"]:
-        no_power = f"the catalog has no power rating of {', '.join(names_without['power'])}."
-        texts.append(f"No energy and no carbon is stated: {no_power}")
+    if unpriced:
+        begin = "The" if priced_labels else "No money is stated: the"
+        texts.append(f"{begin} catalog has no list price of {unpriced}. Set your rate with --set price_per_gpu_hour=…")
+    if unrated:
+        texts.append(f"No energy and no carbon is stated: the catalog has no power rating of {unrated}.")
     if list_price_kinds:
         texts.append(
             f"{RATE_NOT_SET} for the {' and '.join(list_price_kinds)} GPUs: costs are at the public on-demand "
@@ -538,16 +546,12 @@ def _missing_texts(
     return tuple(texts)
 
 
-NODE_STOPPING_ACTUATORS = ("autoscaler", "slurm")
-"""Actuators that shut down idle nodes."""
-HOURLY_OWNERSHIPS = ("on_demand", "spot")
-"""Ownerships of GPUs that are paid by the hour and cost nothing after their release."""
-
-
-def _check_owned_lots(
+def _check_price_book_rows(
     scenario: Scenario, models: GpuModels, rates: Mapping[tuple[str | None, str], Rate], ledger: pl.DataFrame
 ) -> Iterator[str]:
-    """Yield a sentence for each owned GPU model of the price book without effect on this cost, or of another number.
+    """Yield a sentence for each price of the price book without effect on this cost, or of another number of GPUs.
+
+    Prices of one GPU model and ownership count as one: the others of them have their dates.
 
     Parameters
     ----------
@@ -565,23 +569,36 @@ def _check_owned_lots(
     ScenarioError
         If the book has owned GPUs, but none of the fleet's models.
     """
-    lots, name = {lot.gpu_model for lot in load_price_book(scenario).owned}, Path(str(scenario.price_book)).name
+    book, file = load_price_book(scenario), Path(str(scenario.price_book)).name
+    book_models = {lot.gpu_model for lot in book.owned} | {row.gpu_model for row in book.prices}
+    if scenario.price_per_gpu_hour > 0:
+        if book_models:
+            yield f"{file}: no row is used for this cost: price_per_gpu_hour replaces them."
+        return
+    lots = {lot.gpu_model for lot in book.owned}
     owned = {str(models[word]) for word, kind in rates if kind == "owned"}
-    own_rate = scenario.price_per_gpu_hour > 0
-    if lots and owned and not lots & owned and not own_rate:
+    if lots and owned and not lots & owned:
         todo = "Correct gpu_model, or add a row."
-        raise ScenarioError(f"{name}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
+        raise ScenarioError(f"{file}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
     hours = ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum() / pl.col("hour").n_unique())
-    for label, gpus in hours.iter_rows() if not own_rate else ():
-        booked = sum(lot.gpus for lot in load_price_book(scenario).lots_of(models[label]))
+    for label, gpus in hours.iter_rows():
+        booked = sum(lot.gpus for lot in book.lots_of(models[label]))
         if booked and (label, "owned") in rates and abs(booked - gpus) >= 1:
             counts = f"{gpus_text(booked)}, the cluster {gpu_figure_text(gpus)} on average"
-            yield f"{name}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
-    for gpu_model in sorted(lots if own_rate else lots - owned):
-        reason = "the cluster has no owned GPUs of this model (with --months the row is an offer to buy)"
-        if own_rate:
-            reason = "price_per_gpu_hour replaces it"
-        yield f"{name}: the row owned, {gpu_model}, is not used for this cost: {reason}."
+            yield f"{file}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
+    used_rows = {row for rate in rates.values() for row in rate.rows}
+    used = {(row.gpu_model, getattr(row, "kind", OWNED)) for row in used_rows if not isinstance(row, PowerRow)}
+    for gpu_model, kind in ((name, kind) for name in sorted(book_models) for kind in book.kinds_of(name)):
+        ownership = kind.removesuffix("_1y").removesuffix("_3y")
+        reason = f"the cluster has no GPUs of this model with ownership {ownership}; with --months the row is an offer"
+        if gpu_model not in models.values():
+            reason = "the cluster has no GPUs of this model"
+        elif (gpu_model, ownership) in {(models[label], label_kind) for label, label_kind in rates}:
+            reason = f"its {ownership} GPUs have the price of another term; with --months the row is an offer"
+        if (gpu_model, kind) not in used:
+            yield f"{file}: the row {kind}, {gpu_model}, is not used for this cost: {reason}."
+    if book.electricity and not used_rows & {*book.electricity}:
+        yield f"{file}: electricity is not used for this cost: it is added to the rows of owned GPUs alone."
 
 
 def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | None, str]:
@@ -608,7 +625,7 @@ def idle_gpu_price(scenario: Scenario, fleet: PlannedFleet) -> tuple[float | Non
     >>> idle_gpu_price(Scenario(actuator="autoscaler"), history(Scenario()).fleet)
     (None, 'autoscaler stops nodes that are not needed')
     """
-    if scenario.actuator in NODE_STOPPING_ACTUATORS:
+    if scenario.actuator in ("autoscaler", "slurm"):  # they shut down idle nodes
         return None, f"{scenario.actuator} stops nodes that are not needed"
     if _is_mostly_rented(fleet):
         return None, "rented by the hour: an idle GPU costs as much as a busy one"
@@ -627,5 +644,5 @@ def _is_mostly_rented(fleet: PlannedFleet) -> bool:
     inventory = fleet.installed.inventory
     if "ownership" not in inventory.columns:
         return False
-    rented = pl.col("gpus").filter(pl.col("ownership").is_in(HOURLY_OWNERSHIPS)).sum()
+    rented = pl.col("gpus").filter(pl.col("ownership").is_in((ON_DEMAND, SPOT))).sum()
     return bool(inventory.select(2 * rented > pl.col("gpus").sum()).item())

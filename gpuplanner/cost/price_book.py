@@ -209,7 +209,7 @@ class PriceBook:
         for row_kind in (kind, *(rented_kind for rented_kind in RENTED_KINDS if rented_kind.startswith(f"{kind}_"))):
             rows = [row for row in self.prices if row.gpu_model == gpu_model and row.kind == row_kind]
             if rows:
-                return Rate(self._mean_price(rows, f"{gpu_model}, {row_kind}", currency, begin, end))
+                return self._mean_rate(rows, f"{gpu_model}, {row_kind}", currency, begin, end)
         return None
 
     def find_billing_terms(self, gpu_model: str | None, kind: str, begin: datetime, end: datetime) -> BillingTerms:
@@ -290,20 +290,21 @@ class PriceBook:
         """
         if currency == wanted_currency:
             return amount
-        day = time.date().isoformat()
-        currencies = {currency, wanted_currency}
+        row = self.find_exchange_rate(currency, wanted_currency, time)
+        return amount * row.rate if row.from_currency == currency else amount / row.rate
+
+    def find_exchange_rate(self, currency: str, wanted_currency: str, time: datetime) -> ExchangeRate:
+        """Find the last exchange rate between two currencies dated at or before a time; raise an error without one."""
+        day, currencies = time.date().isoformat(), {currency, wanted_currency}
         rows = [row for row in self.rates if {row.from_currency, row.to_currency} == currencies and row.date <= day]
-        pairs = [(row.date, row.rate if row.from_currency == currency else 1 / row.rate) for row in rows]
-        if not pairs:
+        if not rows:
             todo = "Add it to rates with its date and source: nothing is converted without one."
             exchange = f"exchange rate from {currency} to {wanted_currency}"
             raise ScenarioError(exchange, f"one dated {day} or before", "none", todo)
-        return amount * max(pairs)[1]
+        return max(rows, key=lambda row: row.date)
 
-    def _mean_price(
-        self, rows: list[PriceRow], subject: str, currency: str, begin: datetime, end: datetime
-    ) -> GpuHourPrice:
-        """Mean price over time, and over regions and instance types, of rows of ``prices`` [currency per GPU-hour].
+    def _mean_rate(self, rows: list[PriceRow], subject: str, currency: str, begin: datetime, end: datetime) -> Rate:
+        """Rate of rented GPUs: the mean over time, and over regions and instance types, of rows of ``prices``.
 
         Parameters
         ----------
@@ -327,7 +328,8 @@ class PriceBook:
         values = [value for _, value in parts]
         sources = "; ".join(dict.fromkeys(f"{row.source} ({row.confidence})" for row, _ in parts))
         newest = max(row.begin for row, _ in parts)
-        return GpuHourPrice(sum(means) / len(means), min(values), max(values), currency, sources, newest)
+        price = GpuHourPrice(sum(means) / len(means), min(values), max(values), currency, sources, newest)
+        return Rate(price, rows=tuple(row for row, _ in parts))
 
     def _owned_rate(self, gpu_model: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
         """Rate of owned GPUs: the mean over all purchases, by number of GPUs; None without purchases."""
@@ -343,7 +345,9 @@ class PriceBook:
         value = sum(parts.values())
         source = "; ".join(dict.fromkeys(lot.source for lot in lots))
         price = GpuHourPrice(value, value, value, currency, f"cost of owning: {source}", lots[-1].bought)
-        return Rate(price, per_kwh=self.mean_price_per_kwh(currency, begin, end) or 0.0, parts=parts)
+        power = _time_shares(self.electricity, "electricity", begin, end) if self.electricity else []
+        per_kwh = self.mean_price_per_kwh(currency, begin, end) or 0.0
+        return Rate(price, per_kwh, parts=parts, rows=(*lots, *(row for row, _ in power)))
 
 
 def read_price_book(path: str | Path) -> PriceBook:

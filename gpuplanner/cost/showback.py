@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from decimal import Decimal
+from typing import Any
 
 import polars as pl
 
@@ -46,6 +47,7 @@ class Rate:
     - ``listed``: List price [currency per GPU-hour]; None if the catalogue has none.
     - ``parts``: Components of the price of an owned GPU [currency per GPU-hour].
     - ``basis``: :data:`OWN_RATE` or :data:`LIST_PRICE`.
+    - ``rows``: Rows of the price book behind the rate.
     """
 
     price: GpuHourPrice
@@ -53,6 +55,7 @@ class Rate:
     listed: float | None = None
     parts: Mapping[str, float] | None = None
     basis: str = OWN_RATE
+    rows: tuple[Any, ...] = ()
 
 
 def showback(
@@ -129,6 +132,60 @@ def showback(
         **{column: _round_parts(lines[name]) for name, column in FOOTPRINT_COLUMNS.items()},
     )  # fmt: skip
     return check_table(table, Costs, source="showback")
+
+
+def find_charged_price(
+    costs: pl.DataFrame, rates: Mapping[tuple[str | None, str], Rate]
+) -> tuple[GpuHourPrice | None, dict[str, float]]:
+    """Find the mean price of a GPU-hour of charge lines, electricity included, and its components.
+
+    Parameters
+    ----------
+    costs : polars.DataFrame
+        Charge lines, table ``schemas.Costs``.
+    rates : mapping
+        Rate by GPU model of the lines and ownership.
+
+    Returns
+    -------
+    price : GpuHourPrice or None
+        Price that makes the cost of the lines with their GPU-hours; None without lines.
+    components : dict of str to float
+        Parts that sum to it: depreciation, yearly costs and electricity of owned GPUs, and the price of each other
+        ownership by its name; empty if the price has one part alone. [currency per GPU-hour]
+
+    Examples
+    --------
+    >>> line = {"x_GpuModel": "T4", "x_Ownership": "owned", "PricingQuantity": 4.0, "x_EnergyKwh": 2.0}
+    >>> costs = pl.DataFrame(line | {"EffectiveCost": 5.0})
+    >>> rate = Rate(GpuHourPrice(1.0, 1.0, 1.0, "USD", "invoice", "2025-01-01"), per_kwh=0.5)
+    >>> price, components = find_charged_price(costs, {("T4", "owned"): rate})
+    >>> price.value, components
+    (1.25, {'owned': 1.0, 'electricity': 0.25})
+    """
+    amounts = pl.col("PricingQuantity", "x_EnergyKwh", "EffectiveCost").sum()
+    sums = costs.group_by("x_GpuModel", "x_Ownership", maintain_order=True).agg(amounts).rows()
+    lines = [(rates[label, kind], kind, hours, kwh) for label, kind, hours, kwh, _ in sums]
+    prices = list(dict.fromkeys(rate.price for rate, *_ in lines))
+    total_hours = sum(hours for *_, hours, _ in lines)
+    electricity = sum(rate.per_kwh * kwh for rate, *_, kwh in lines)
+    if len(prices) <= 1 and not electricity:
+        return (prices[0], dict(lines[0][0].parts or {})) if lines else (None, {})
+    parts: dict[str, float] = {}
+    low = high = electricity
+    for rate, kind, hours, _ in lines:
+        for name, part in (rate.parts or {kind: rate.price.value}).items():
+            parts[name] = parts.get(name, 0.0) + part * hours
+        low, high = low + rate.price.low * hours, high + rate.price.high * hours
+    parts |= {"electricity": electricity} if electricity else {}
+    cost = float(sum(cost for *_, cost in sums))
+    rounding = cost / (sum(parts.values()) or 1.0)  # the cost is rounded to the cent
+    low, high = (rounding * end / total_hours for end in (low, high))
+    source = "; ".join(dict.fromkeys(price.source for price in prices))
+    source = f"{'mean by GPU-hours: ' * (len(prices) > 1)}{source}{', with electricity' * (electricity > 0)}"
+    date = max(price.date for price in prices)
+    price = GpuHourPrice(cost / total_hours, low, high, prices[0].currency, source, date)
+    return price, {name: rounding * part / total_hours for name, part in parts.items() if len(parts) > 1}
 
 
 def split_cost(total: Decimal, weights: pl.DataFrame, *, by: str, weight: str) -> pl.DataFrame:

@@ -328,8 +328,8 @@ def _add_energy(scenario: Scenario, row: PolicyRow, comparison: Comparison, toda
     row = replace(row, off_gpu_hours=powered_down_gpu_hours, saved_kwh=kwh)
     if today is not None and kwh is not None:
         value, low, high = (max(energy - kwh, 0.0) for energy in (today.value, today.low, today.high))
-        carbon_kg, period_kwh = money(scenario).carbon_kg, money(scenario).energy_kwh
-        kg = value * carbon_kg / period_kwh if carbon_kg is not None and period_kwh else None
+        carbon, period = money(scenario).carbon_kg["location"], money(scenario).energy
+        kg = value * carbon.value / period.value if carbon is not None and period is not None and period.value else None
         row = replace(row, energy_kwh=value, energy_kwh_low=low, energy_kwh_high=high, carbon_kg=kg)
     return round_record(row, RECORD_DECIMALS)
 

@@ -156,6 +156,7 @@ def build_headline(
     """
     buckets = dict(tables["ledger_buckets"].select("bucket", "gpu_hours").iter_rows())
     fleet = job_history.fleet
+    energy, carbon = money_totals.energy, money_totals.carbon_kg["location"]
     headline = Headline(
         observed_from=job_history.begin.isoformat(),
         observed_to=job_history.end.isoformat(),
@@ -163,18 +164,18 @@ def build_headline(
         jobs=job_history.jobs.height,
         tenants=job_history.jobs["tenant"].n_unique(),
         gpu_model=fleet.name,
-        boards=fleet.installed.models_text,
+        boards=fleet.accounted.models_text,
         board_has_mig=fleet.can_be_cut,
         cut_gpus=fleet.cut_gpus,
-        installed_gpus=fleet.installed.gpus,
+        installed_gpus=fleet.accounted.gpus,
         fleet_gpus=fleet.gpus,
         fleet_note=fleet.note,
         installed_gpu_hours=sum(hours or 0.0 for hours in buckets.values()),
         allocated_gpu_hours=float(tables["ledger_tenants"]["allocated_gpu_hours"].sum()),
         bucket_gpu_hours=buckets,
         **_small_job_figures(job_history),
-        energy_kwh=money_totals.energy_kwh,
-        carbon_kg=money_totals.carbon_kg,
+        energy_kwh=None if energy is None else energy.value,
+        carbon_kg=None if carbon is None else carbon.value,
     )
     if money_totals.price is not None:
         cost, price = str(tables["costs"]["EffectiveCost"].sum()), money_totals.price

@@ -354,7 +354,7 @@ def list_doubts(job_history: History, ledger: pl.DataFrame, comparison: Comparis
 def _doubt_capacity(job_history: History, ledger: pl.DataFrame) -> Iterator[str]:
     """Yield a sentence for jobs that were allocated more GPU-hours, or request more GPUs, than are installed."""
     fleet, installed = job_history.fleet, float(ledger["gpu_hours"].sum())
-    gpus = fleet.installed.gpus
+    gpus = fleet.accounted.gpus
     begin = pl.max_horizontal("start_time", pl.lit(job_history.begin))
     end = pl.min_horizontal(pl.col("end_time").fill_null(pl.lit(job_history.end)), pl.lit(job_history.end))
     inside = (end - begin).dt.total_microseconds().clip(0) / 3.6e9

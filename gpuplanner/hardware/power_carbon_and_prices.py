@@ -19,8 +19,6 @@ from gpuplanner.hardware.catalog import facts, find_data_sheet, find_parameter, 
 
 HOURS_PER_YEAR = 8766.0
 """Hours of a mean year of 365.25 days."""
-STATED_PRICE_SOURCE_TEXT = "your rate per GPU-hour"
-"""Source of a price that the user states for all GPUs."""
 
 
 @dataclass(frozen=True)
@@ -248,7 +246,7 @@ def find_gpu_hour_price(
     'your rate per GPU-hour'
     """
     if own_price > 0:
-        return GpuHourPrice(own_price, own_price, own_price, currency, STATED_PRICE_SOURCE_TEXT, "as given")
+        return GpuHourPrice(own_price, own_price, own_price, currency, "your rate per GPU-hour", "as given")
     name = resolve_gpu_model(gpu_model)
     rows = list_prices(name, term)
     if rows.is_empty():

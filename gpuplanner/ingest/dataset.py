@@ -257,6 +257,23 @@ class Dataset:
             scan=None if scan is None else lambda first, last: scan(max(first or begin, begin), last),
         )
 
+    def restrict_to_nodes(self, jobs: pl.DataFrame, nodes: pl.DataFrame) -> Dataset:
+        """Return a copy of the dataset with the jobs, the samples and, where it has one, the inventory of some nodes.
+
+        Parameters
+        ----------
+        jobs : polars.DataFrame
+            Jobs of these nodes, table ``schemas.Jobs``.
+        nodes : polars.DataFrame
+            Table ``schemas.Inventory``.
+        """
+        tables: dict[str, pl.DataFrame] = {"jobs": jobs} | ({} if self.inventory is None else {"inventory": nodes})
+        is_there, scan = pl.col("node").is_in(nodes["node"].to_list()), self.scan
+        if "samples" in self.tables:
+            tables["samples"] = self.tables["samples"].filter(is_there)
+        scan_nodes = None if scan is None else lambda first, last: scan(first, last).filter(is_there)
+        return replace(self.with_tables(**tables), scan=scan_nodes)
+
     def summary(self) -> dict[str, object]:
         """Summarise the first source (row counts, span in UTC, totals), the other sources and the telemetry join."""
         facts_by_name = summarise_facts(self.provenance)

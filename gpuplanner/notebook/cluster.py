@@ -214,9 +214,9 @@ class Cluster:
         Parameters
         ----------
         by : str or sequence of str
-            Groups: ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"`` (``interactive`` are
-            notebooks), ``"job"``, ``"gpu_model"``, ``"hour_of_day"``, ``"weekday"``, ``"day"``, ``"week"``,
-            ``"month"``; default: the section of the report, by month.
+            Groups: ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"tier"`` (of service),
+            ``"job_class"`` (``interactive`` are notebooks), ``"job"``, ``"gpu_model"``, ``"hour_of_day"``,
+            ``"weekday"``, ``"day"``, ``"week"``, ``"month"``; default: the section of the report, by month.
         team, partition, job_class : str, optional
             Only these allocated GPU-hours.
         gpus : tuple of two numbers, optional
@@ -271,8 +271,8 @@ class Cluster:
         ----------
         by : str or sequence of str
             Groups: ``"job_size"``, ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"gpu_model"``,
-            ``"job_class"``, ``"job"``, or a part of the time as for :meth:`ledger`; with ``"cause"`` the hours of
-            waiting by their cause, of the last ``history_days`` of the record (a field of :class:`Scenario`):
+            ``"tier"``, ``"job_class"``, ``"job"``, or a part of the time as for :meth:`ledger`; with ``"cause"`` the
+            hours of waiting by their cause, of the last ``history_days`` of the record (a field of :class:`Scenario`):
             ``insufficient`` (fewer idle GPUs than the job requests), ``fragmented`` (enough idle GPUs, spread over too
             many nodes), ``wrong_layout`` (enough, but not as the MIG instances that it requests), ``queued_behind``
             (it would fit, others are ahead), ``limits`` (its team is at a limit of GPUs) or ``unexplained``.
@@ -401,9 +401,9 @@ class Cluster:
         Parameters
         ----------
         by : str or sequence of str
-            ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"job_class"``, ``"ownership"``, ``"bucket"``,
-            ``"gpu_model"``, ``"end_state"`` or ``"job"``; one or more of ``"team"``, ``"gpu_model"``, ``"bucket"`` and
-            the parts of the time of :meth:`ledger`, such as ``["team", "week"]``.
+            ``"team"``, ``"user"``, ``"partition"``, ``"project"``, ``"tier"``, ``"job_class"``, ``"ownership"``,
+            ``"bucket"``, ``"gpu_model"``, ``"end_state"`` or ``"job"``; one or more of ``"team"``, ``"gpu_model"``,
+            ``"bucket"`` and the parts of the time of :meth:`ledger`, such as ``["team", "week"]``.
         prices : float, str or Path, optional
             Price of a GPU-hour [USD], or a price book (file); default: the list price of the catalog.
         month : str, optional

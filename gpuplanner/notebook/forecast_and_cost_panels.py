@@ -22,7 +22,7 @@ from gpuplanner.decision.purchase_and_refresh_plans import PurchasePlan, plan_pu
 from gpuplanner.notebook.section_panels import SectionPanel, number_field
 from gpuplanner.notebook.views_and_panels import control_style, dropdown, files_button, on_change
 from gpuplanner.report import html_page as page
-from gpuplanner.report.focus_files_and_workbooks import TEAMS_BY_WEEK_SHEET_NAME, write_cost_workbook
+from gpuplanner.report.focus_files_and_workbooks import TEAM_PERIOD_SHEET_NAMES, write_cost_workbook
 from gpuplanner.report.html_page import HtmlSection
 from gpuplanner.usage.grouped_usage import months_in
 from gpuplanner.usage.planning_history import load_dataset
@@ -205,10 +205,11 @@ class CostPanel(SectionPanel[CostQuestion, CostAnswer]):
             self.price_book,
         ]  # fmt: skip
         on_change(controls, self.ask_soon)
-        tooltip = f"Write the tables of the shown answer to {workbook}, first the sheet {TEAMS_BY_WEEK_SHEET_NAME}"
+        sheet = TEAM_PERIOD_SHEET_NAMES["week"]
+        tooltip = f"Write the tables of the shown answer to {workbook}, first the sheet {sheet}"
         self.files = files_button(
-            lambda: write_cost_workbook(workbook, self._shown_review(), locale=scenario.number_locale),
-            "Write the workbook", tooltip, f". Teams by week: sheet “{TEAMS_BY_WEEK_SHEET_NAME}”",
+            lambda: write_cost_workbook(workbook, self._shown_review()),
+            "Write the workbook", tooltip, f". Teams by week: sheet “{sheet}”",
         )  # fmt: skip
         grid = widgets.GridBox(controls, layout={"grid_template_columns": "repeat(auto-fill, minmax(26em, 1fr))"})
         scope = "The cells below have the price, month, ownership and price book of this panel once they run: after a "

@@ -404,7 +404,7 @@ class MonthCosts:
     def to_excel(self, path: str | Path, *, overwrite: bool = False) -> Path:
         """Write charge lines, prices and totals as an Excel workbook."""
         with allow_overwriting_within(overwrite):
-            return write_cost_workbook(path, self.review, locale=self.scenario.number_locale)
+            return write_cost_workbook(path, self.review)
 
     @or_card("Cost", COST_FIX)
     def controls(self, workbook: str | Path = "costs.xlsx") -> CostPanel:

@@ -151,7 +151,7 @@ def render_cost_over_time(by_team: pl.DataFrame, every: str, review: CostReview)
     if last["change_fraction"] is not None:
         change, daily = percent_text(last["change_fraction"], "+z.1f"), f"{last['cost_per_day']:,.0f} {review.currency}"
         compared = f"Cost a day in the last {every}: {daily}, {change} against the {every} before."
-    label, zone = f"cost [{review.currency}]", ZoneInfo(review.tz)
+    label, zone = f"cost [{review.currency}]", ZoneInfo(review.scenario.tz)
     span = (time.astimezone(zone) for time in (review.job_history.begin, review.job_history.end))
     named = replace_codes_by_text(by_team.rename({"team": "tenant"})).rename({"tenant": "team"})
     headings = {"cost": label, "cost_per_day": f"cost a day [{review.currency}]", "change_fraction": "change a day [%]"}

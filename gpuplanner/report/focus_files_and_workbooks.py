@@ -8,7 +8,6 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from importlib import resources
@@ -160,31 +159,10 @@ XlsxObject: TypeAlias = Any
 _Formats: TypeAlias = Callable[..., XlsxObject]
 """Function that makes a cell format from its properties."""
 
-_WORKBOOK_CREATION_TIME = datetime(2000, 1, 1)
-"""Creation time in the properties of every workbook, fixed so that the same tables give the same bytes."""
 _MAX_EXACT_INTEGER = 2**53
 """Largest integer that an Excel cell stores exactly."""
 _FORMULA_START_CHARACTERS = tuple("=+-@＝＋－＠\t\r\n'")
 """First characters by which a spreadsheet program takes a text for a formula."""
-_HOW_TO_READ_TEXT = "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links."
-"""Note on the first sheet on times and empty cells."""
-
-
-@dataclass(frozen=True)
-class SummarySheet:
-    """A sheet that sums another one by formulas: named totals, and a column summed by group with a bar chart.
-
-    - ``sheet``: Name of the table that is summed.
-    - ``totals``: Summed column by the name that its total has in the workbook.
-    - ``amount_column``, ``group_column``: Column that is summed for each value of a text column.
-    - ``facts``: Texts and amounts beside the totals, by name.
-    """
-
-    sheet: str
-    totals: Mapping[str, str]
-    amount_column: str
-    group_column: str
-    facts: Mapping[str, str | Decimal]
 
 
 TOTALS_SHEET_NAME = "Totals"
@@ -193,8 +171,8 @@ TOTALS_SHEET_NAME = "Totals"
 
 def write_workbook(
     path: str | Path, sheets: Mapping[str, pl.DataFrame], *, title: str, notes: Mapping[str, str],
-    totals: Mapping[str, Sequence[str]] | None = None, summary: SummarySheet | None = None, locale: str = "en",
-    remarks: Mapping[str, str] | None = None,
+    totals: Mapping[str, Sequence[str]] | None = None, facts: Mapping[str, str | Decimal] | None = None,
+    locale: str = "en", remarks: Mapping[str, str] | None = None,
 ) -> Path:  # fmt: skip
     """Write tables as an XLSX workbook, with a first sheet that describes them.
 
@@ -213,8 +191,8 @@ def write_workbook(
         Notes on the first sheet, by heading.
     totals : mapping of str to sequence of str, optional
         Columns of a sheet that have a sum below the last row.
-    summary : SummarySheet, optional
-        Sheet of totals.
+    facts : mapping of str to str or Decimal, optional
+        Texts and amounts by name, beside the totals of the sheet ``Costs`` on a sheet of totals.
     locale : str
         Locale of dates.
     remarks : mapping of str to str, optional
@@ -250,21 +228,21 @@ def write_workbook(
     writer = import_optional("xlsxwriter", extra="report")
     buffer = BytesIO()
     book = writer.Workbook(buffer, {"in_memory": True, "default_date_format": "yyyy-mm-dd"})
-    book.set_properties({"title": title, "created": _WORKBOOK_CREATION_TIME})
+    # A fixed time, so that the same tables give the same bytes.
+    book.set_properties({"title": title, "created": datetime(2000, 1, 1)})
     names = _to_sheet_names(sheets)
     formats = _make_formats(book, LOCALE_BY_NAME[locale].day)
-    reading = _HOW_TO_READ_TEXT
-    if sums or summary is not None:
-        totals_text = " and on the sheet Totals. Costs has codes, such as __unallocated__" if summary else ""
+    reading = "Times are UTC. An empty cell means not known, not zero. The workbook has no macros and no links."
+    if sums or facts:
+        totals_text = " and on the sheet Totals. Costs has codes, such as __unallocated__" if facts else ""
         reading += f" Its only formulas are sums, in rows named Total{totals_text}."
     notes = {key: localize_text(text, locale) for key, text in {**notes, "How to read": reading}.items()}
     _write_readme(book.add_worksheet(README_SHEET_NAME), formats, title, notes, sheets, names)
-    if summary is not None:
-        _write_summary(book, formats, summary, sheets[summary.sheet])
+    if facts:
+        _write_cost_totals(book, formats, sheets["Costs"], facts)
     for name, frame in sheets.items():
-        _write_table(sheet := book.add_worksheet(names[name]), formats, frame, sums.get(name, ()))
-        if remark := (remarks or {}).get(name):
-            _write_text(sheet, frame.height + 3, 0, localize_text(remark, locale), formats)
+        remark = localize_text((remarks or {}).get(name, ""), locale)
+        _write_table(book.add_worksheet(names[name]), formats, frame, sums.get(name, ()), remark)
     for sheet in book.worksheets():
         sheet.set_paper(9)  # A4
         sheet.set_landscape()
@@ -318,8 +296,9 @@ def _fit_row(sheet: XlsxObject, row: int, key: str, text: str) -> None:
     sheet.set_row(row, 15 * lines)
 
 
-def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str]) -> None:
-    """Write a table to a sheet, with header, column widths, filter, and sums of the columns `sums` below."""
+def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums: Collection[str], remark: str) -> None:
+    """Write a table to a sheet, with header, column widths, filter, sums of the columns `sums`, and a remark below."""
+    width = 0.0
     header = {"bold": True, "bottom": 1, "bg_color": "#E4E7EB"}
     sheet.freeze_panes(1, 0)
     sheet.repeat_rows(0)
@@ -330,13 +309,19 @@ def _write_table(sheet: XlsxObject, formats: _Formats, frame: pl.DataFrame, sums
         values = _to_cell_values(series)
         for row, value in enumerate(values, start=1):
             _write_cell(sheet, row, column, value, formats, style)
-        sheet.set_column(column, column, _column_width(sheet_heading(series.name), values))
+        width += (column_width := _column_width(sheet_heading(series.name), values))
+        sheet.set_column(column, column, column_width)
         if series.name in sums and (series.is_empty() or series.count()):  # what no row knows has no total
             _write_sum(sheet, frame.height, column, series, formats(num_format=number, bold=True, top=1))
     if frame.width:
         sheet.autofilter(0, 0, frame.height, frame.width - 1)
     if sums and frame.columns[0] not in sums:
         sheet.write_string(frame.height + 1, 0, "Total", formats(bold=True, top=1))
+    if remark:  # over the columns of the table: beyond them, it would make the print of all too small
+        row, wrap = frame.height + 3, {"text_wrap": True, "valign": "top"}
+        sheet.merge_range(row, 0, row, max(frame.width - 1, 1), "", formats(**wrap))
+        _write_text(sheet, row, 0, remark, formats, **wrap)
+        sheet.set_row(row, 15 * math.ceil(len(remark) / width))
 
 
 def _write_cell(sheet: XlsxObject, row: int, column: int, value: object, formats: _Formats, style: XlsxObject) -> None:
@@ -375,48 +360,48 @@ def _write_sum(sheet: XlsxObject, height: int, column: int, series: pl.Series, s
     sheet.write_formula(height + 1, column, formula, style, value)
 
 
-def _write_summary(book: XlsxObject, formats: _Formats, summary: SummarySheet, frame: pl.DataFrame) -> None:
-    """Write the sheet of totals, with formulas over the rows of another sheet."""
+def _write_cost_totals(
+    book: XlsxObject, formats: _Formats, lines: pl.DataFrame, facts: Mapping[str, str | Decimal]
+) -> None:
+    """Write the sheet of totals by formulas over the charge lines: named totals, facts, cost by team with a chart."""
     letter = import_optional("xlsxwriter.utility", extra="report").xl_col_to_name
     sheet, bold = book.add_worksheet(TOTALS_SHEET_NAME), formats(bold=True)
-    money = f"{price_basis_phrase(frame).strip()} [{frame['BillingCurrency'][0]}]"
+    money = f"{price_basis_phrase(lines).strip()} [{lines['BillingCurrency'][0]}]"
     sheet.set_column(0, 0, 52)
     sheet.set_column(1, 1, 28)
 
     def column(name: str) -> str:
-        letters = letter(frame.get_column_index(name), col_abs=True)
-        return f"'{summary.sheet}'!{letters}$2:{letters}${frame.height + 1}"
+        letters = letter(lines.get_column_index(name), col_abs=True)
+        return f"'Costs'!{letters}$2:{letters}${lines.height + 1}"
 
-    for row, (name, source) in enumerate(summary.totals.items()):
-        style = formats(num_format=_number_format(frame[source]))
-        sheet.write_string(row, 0, NAMED_TOTALS[name][1] + (f" {money}" if name == "total_cost" else ""), bold)
-        sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(frame[source].sum() or 0))
+    # What no line knows has no total: it is not zero.
+    totals = [(name, source, label) for name, (source, label) in NAMED_TOTALS.items() if lines[source].count()]
+    for row, (name, source, label) in enumerate(totals):
+        style = formats(num_format=_number_format(lines[source]))
+        sheet.write_string(row, 0, label + (f" {money}" if name == "total_cost" else ""), bold)
+        sheet.write_formula(row, 1, f"=SUM({column(source)})", style, float(lines[source].sum() or 0))
         book.define_name(name, f"={TOTALS_SHEET_NAME}!$B${row + 1}")
-    for row, fact in enumerate(summary.facts.items(), len(summary.totals)):
+    for row, fact in enumerate(facts.items(), len(totals)):
         sheet.write_string(row, 0, fact[0], bold)
         _write_cell(sheet, row, 1, fact[1], formats, formats(num_format="#,##0.00##"))
-    first = len(summary.totals) + len(summary.facts) + 2
-    style = formats(num_format=_number_format(frame[summary.amount_column]))
+    first = len(totals) + len(facts) + 2
+    style = formats(num_format=_number_format(lines["EffectiveCost"]))
     sheet.write_string(first - 1, 0, column_heading("tenant"), bold)
     sheet.write_string(first - 1, 1, f"cost {money}", bold)
-    parts = frame.group_by(summary.group_column, maintain_order=True).agg(pl.col(summary.amount_column).sum())
+    parts = lines.group_by("SubAccountId", maintain_order=True).agg(pl.col("EffectiveCost").sum())
     for row, (name, amount) in enumerate(parts.iter_rows(), first):
         _write_text(sheet, row, 0, TEXT_BY_CODE[UNALLOCATED_TEAM] if name == UNALLOCATED_TEAM else name, formats)
         # Not SUMIF: that takes a name with a star or an equals sign for a pattern.
         key = f'"{name}"' if name == UNALLOCATED_TEAM else f"A{row + 1}"
-        formula = f"=SUMPRODUCT(({column(summary.group_column)}={key})*{column(summary.amount_column)})"
+        formula = f"=SUMPRODUCT(({column('SubAccountId')}={key})*{column('EffectiveCost')})"
         sheet.write_formula(row, 1, formula, style, float(amount))
-    if parts.height:
-        chart = book.add_chart({"type": "bar"})
-        last = first + min(parts.height, MAX_CHART_BARS) - 1
-        chart_ranges = {
-            "categories": [TOTALS_SHEET_NAME, first, 0, last, 0],
-            "values": [TOTALS_SHEET_NAME, first, 1, last, 1],
-        }
-        chart.add_series({"name": f"cost {money}", **chart_ranges})
-        chart.set_legend({"none": True})
-        chart.set_y_axis({"reverse": True})
-        sheet.insert_chart(first, 3, chart, {"description": f"cost {money} by team"})
+    chart = book.add_chart({"type": "bar"})
+    last = first + min(parts.height, MAX_CHART_BARS) - 1
+    teams, amounts = ([TOTALS_SHEET_NAME, first, index, last, index] for index in (0, 1))
+    chart.add_series({"name": f"cost {money}", "categories": teams, "values": amounts})
+    chart.set_legend({"none": True})
+    chart.set_y_axis({"reverse": True})
+    sheet.insert_chart(first, 3, chart, {"description": f"cost {money} by team"})
 
 
 def _to_cell_values(series: pl.Series) -> list[Any]:
@@ -507,47 +492,23 @@ def _check_table(name: str, frame: pl.DataFrame, sums: Collection[str]) -> None:
         raise SchemaError(f"totals of sheet {name!r}", "numeric columns of the table", examples(wrong), todo)
 
 
-STUDY_SHEETS = {
-    "layouts": ("Target layout", ["gpus"]),
-    "next_steps": ("Next steps", []),
-    "ledger_buckets": ("Installed GPU-hours by bucket", ["gpu_hours"]),
-    "ledger_tenants": (
-        "Allocated GPU-hours by team",
-        ["allocated_gpu_hours", "used", "no_telemetry", "allocated_idle"],
-    ),
-    "use": ("GPUs by day", []),
-    "team_shares": ("GPUs by team over time", []),
-    "teams": ("Fair share by team", ["larger_share_gpu_hours", "shortfall_gpu_hours"]),
-    "costs": ("Costs", []),
-    "energy": ("Energy and carbon", ["gpu_hours", "energy_kwh", "location_kg", "market_kg", "embodied_kg"]),
-    "policies": ("Policy comparison", []),
-    "waits": ("Queue wait by job size", []),
-    "wait_curve": ("Queue wait by number of GPUs", []),
-    "rightsizing": ("Rightsizing", ["jobs", "whole_run_gpu_hours"]),
-    "weeks": ("Jobs of at most one GPU", []),
-    "choice": ("Forecast models", []),
-    "scores": ("Forecast accuracy", []),
-    "forecast": ("Forecast", []),
-    "layout_counts": ("GPUs by layout over the plan", []),
-    "layout_plan": ("Calendar by GPU", []),
-    "quality": ("Data quality", []),
-}
+_STUDY_SHEET_ROWS = pl.read_csv((resources.files(__package__) / "study_sheets.csv").read_bytes()).fill_null("")
+"""Rows of ``study_sheets.csv``: sheet of each table of a study, its summed columns, and new names of its columns, which
+tell the period of GPU-hours and the forecast behind an error.
+"""
+STUDY_SHEETS = {table: (sheet, summed.split()) for table, sheet, summed, _ in _STUDY_SHEET_ROWS.iter_rows()}
 """Sheet name and columns summed below the rows, for each table of a study. Charge lines have no sums there: a file
 that ``ingest`` reads as a bill must not have any; they are on the sheet of totals."""
 MAX_STUDY_SHEET_ROWS = 100_000
 """Tables of a study with more rows, such as the calendar of a large fleet, are left to the table files."""
 COST_WORKBOOK_TABLES = ("ownership", "gpu_model", *JOB_COST_GROUPS)
 """Groups of the further cost tables of the workbook for finance."""
-TEAMS_BY_WEEK_SHEET_NAME = "Cost by team and week"
-"""Name of the sheet with the cost of each team in each week."""
+TEAM_PERIOD_SHEET_NAMES = {"week": "Cost by team and week", "month": "Cost by team and month"}
+"""Name of the sheet with the cost of each team in each period, by its length."""
 CLEARER_NAMES_BY_TABLE = {
-    "policies": {"gpu_hours": "weekly_gpu_hours", "gpu_hours_promised": "expected_weekly_gpu_hours"},
-    "teams": {"allocated_gpu_hours": "larger_share_gpu_hours"},
-    "waits": {"low": "recommended_low", "high": "recommended_high"},
-    "choice": {"model": "main_model", "mase": "mix_mase"}, "wait_curve": {"gpu_hours": "weekly_gpu_hours"},
-    "rightsizing": {"gpu_hours": "whole_run_gpu_hours"},
-}  # fmt: skip
-"""New names of columns in workbooks, by table, which tell the period of GPU-hours and the forecast behind an error."""
+    table: dict(name.split("=") for name in names.split()) for table, *_, names in _STUDY_SHEET_ROWS.iter_rows()
+}
+"""New names of columns in workbooks, by table."""
 NAMED_TOTALS = {
     "total_cost": ("EffectiveCost", "Total cost"), "total_gpu_hours": ("PricingQuantity", "Total installed GPU-hours"),
     "total_energy_kwh": ("x_EnergyKwh", "Total energy [kWh]"),
@@ -563,21 +524,20 @@ def write_study_workbook(
 
     ``links`` are the files beside it, such as the change bundle, which the next steps name.
     """
-    review, scenario = cost_review(study.scenario), study.scenario
+    review = cost_review(study.scenario)
     steps = pl.DataFrame({"step": next_step_texts(study.decision, links)}, schema={"step": pl.String})
     tables = {"layouts": layout_table(study.decision), "next_steps": steps, **study.tables}
     kept = [name for name in STUDY_SHEETS if name in tables and tables[name].height <= MAX_STUDY_SHEET_ROWS]
     worded = {name: replace_codes_by_text(tables[name]) for name in kept}
     # Energy of the simulated weeks is not that of the period, which has a sheet of its own.
     worded["policies"] = worded.get("policies", pl.DataFrame()).drop("^energy_kwh.*$", "carbon_kg", strict=False)
-    renamed = {name: table.rename(CLEARER_NAMES_BY_TABLE.get(name, {}), strict=False) for name, table in worded.items()}
+    renamed = {name: table.rename(CLEARER_NAMES_BY_TABLE[name], strict=False) for name, table in worded.items()}
     sheets = {STUDY_SHEETS[name][0]: table for name, table in renamed.items()} | dict(extra or {})
-    return _write_with_totals(path, sheets, review, title=scenario.name, notes=study_notes(study),
-                              totals=dict(STUDY_SHEETS.values()), locale=scenario.number_locale)  # fmt: skip
+    return _write_with_totals(path, sheets, review, notes=study_notes(study), totals=dict(STUDY_SHEETS.values()))
 
 
 def write_cost_workbook(
-    path: str | Path, review: CostReview, extra_sheets: Mapping[str, pl.DataFrame] | None = None, *, locale: str = "en"
+    path: str | Path, review: CostReview, extra_sheets: Mapping[str, pl.DataFrame] | None = None
 ) -> Path:
     """Write a cost review as a workbook for finance: charge lines and their sums.
 
@@ -589,8 +549,6 @@ def write_cost_workbook(
         Cost of a period.
     extra_sheets : mapping of str to polars.DataFrame, optional
         More tables by sheet name.
-    locale : str
-        Locale of dates.
 
     Returns
     -------
@@ -601,37 +559,34 @@ def write_cost_workbook(
               **{COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in COST_WORKBOOK_TABLES},
               "Energy and carbon": replace_codes_by_text(review.states), "Prices": price_rows(review),
               **(extra_sheets or {})}  # fmt: skip
-    if review.total is not None:
-        by_week = replace_codes_by_text(review.by_team_and_week.rename({"team": "tenant"}))
-        sheets = {TEAMS_BY_WEEK_SHEET_NAME: by_week, **sheets}
-    unpriced = " ".join(review.missing) or "none"
     period_notes = {
         "Period": period_text(*review.period),
-        "Data that could not be priced, and assumed prices": unpriced,
+        "Data that could not be priced, and assumed prices": " ".join(review.missing) or "none",
     }
     totals = {
         "Energy and carbon": list(FOOTPRINT_AMOUNTS),
         **dict.fromkeys((COST_TABLE_TITLES[by] for by in COST_WORKBOOK_TABLES), tuple(review.sums)),
-        TEAMS_BY_WEEK_SHEET_NAME: sheets.get(TEAMS_BY_WEEK_SHEET_NAME, pl.DataFrame()).columns[1:],
     }
-    return _write_with_totals(path, sheets, review, title=review.name, notes=period_notes, totals=totals, locale=locale)
+    return _write_with_totals(path, sheets, review, notes=period_notes, totals=totals)
 
 
 def _write_with_totals(
-    path: str | Path, sheets: Mapping[str, pl.DataFrame], review: CostReview, *, title: str, notes: Mapping[str, str],
-    totals: Mapping[str, Sequence[str]], locale: str,
+    path: str | Path, sheets: Mapping[str, pl.DataFrame], review: CostReview, *, notes: Mapping[str, str],
+    totals: Mapping[str, Sequence[str]],
 ) -> Path:  # fmt: skip
     """Write a workbook of sheets with those of a cost review added, and a sheet of totals of its charge lines."""
-    lines, summary = sheets.get("Costs", pl.DataFrame()), None
+    lines, facts = sheets.get("Costs", pl.DataFrame()), dict[str, str | Decimal]()
     if lines.height:
         lines = lines.with_columns(UNALLOCATED_NAME, pl.selectors.datetime().dt.strftime(FOCUS_TIME_FORMAT))
         parts = {COST_TABLE_TITLES[by]: review.breakdown(by).head(-1) for by in PAGE_COST_TABLES}
-        first = {name: table for name, table in sheets.items() if name == TEAMS_BY_WEEK_SHEET_NAME}
-        sheets = {**first, **parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
-        totals = {**totals, **dict.fromkeys(parts, tuple(review.sums))}
-        # What no line knows has no total: it is not zero.
-        known_totals = {total: column for total, (column, _) in NAMED_TOTALS.items() if lines[column].count()}
-        facts: dict[str, str | Decimal] = {
+        by_period = {
+            name: replace_codes_by_text(review.by_team_over_time(every).rename({"team": "tenant"}))
+            for every, name in TEAM_PERIOD_SHEET_NAMES.items()
+        }
+        sheets = {**by_period, **parts, "Unit costs": review.units, "Costs": lines} | {**sheets, "Costs": lines}
+        period_columns = {name: table.columns[1:] for name, table in by_period.items()}
+        totals = {**totals, **period_columns, **dict.fromkeys(parts, tuple(review.sums))}
+        facts = {
             "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
             f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
         }  # fmt: skip
@@ -640,7 +595,6 @@ def _write_with_totals(
             facts[label] = Decimal(f"{hours:.2f}")
         for label, amount in review.work_costs.items():
             facts[f"{label[:1].upper()}{label[1:]} [{review.currency}]"] = amount
-        summary = SummarySheet("Costs", known_totals, "EffectiveCost", "SubAccountId", facts)
         notes = {**notes, "Cost": f"{review.total_text}. {review.unallocated_text}"}
     sums = review.sums
     sheets = {name: table.rename(sums, strict=False) for name, table in sheets.items() if table.width}
@@ -648,9 +602,10 @@ def _write_with_totals(
         name: [sums.get(column, column) for column in columns if sums.get(column, column) in sheets[name].columns]
         for name, columns in totals.items() if name in sheets
     }  # fmt: skip
+    title, locale = review.scenario.name, review.scenario.number_locale
     return write_workbook(
-        path, sheets, title=title, notes=notes, totals=totals, summary=summary, locale=locale,
-        remarks={TEAMS_BY_WEEK_SHEET_NAME: f"{notes['Cost']} {ROUNDING_TEXT}"} if lines.height else None,
+        path, sheets, title=title, notes=notes, totals=totals, facts=facts, locale=locale,
+        remarks=dict.fromkeys(TEAM_PERIOD_SHEET_NAMES.values(), f"{notes.get('Cost', '')} {ROUNDING_TEXT}"),
     )  # fmt: skip
 
 

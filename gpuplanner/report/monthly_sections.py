@@ -233,9 +233,7 @@ def capacity(study: Study) -> HtmlSection:
 def daily_peaks(study: Study) -> pl.DataFrame:
     """Tabulate ``day, gpus``: GPUs allocated in the busiest hour of each day in the zone of the report."""
     allocated = pl.when(pl.col("bucket").cast(pl.String).is_in(PEAK_ALLOCATED_BUCKETS)).then("gpu_hours").otherwise(0.0)
-    gpu_model, pool = pl.col("gpu_model").cast(pl.String).str.to_lowercase(), study.scenario.pool
-    in_pool = pl.lit(value=True) if pool is None else gpu_model == pool.lower()
-    hours = study.tables["ledger"].filter(in_pool).group_by("hour", maintain_order=True).agg(gpus=allocated.sum())
+    hours = study.tables["ledger"].group_by("hour", maintain_order=True).agg(gpus=allocated.sum())
     day = pl.col("hour").dt.convert_time_zone(study.scenario.tz).dt.date()
     return hours.group_by(day=day).agg(pl.col("gpus").max()).sort("day")
 
@@ -304,14 +302,14 @@ def ledger(study: Study) -> HtmlSection:
 
 def _describe_lost_hours(study: Study) -> str:
     """Describe GPU-hours of failed and cancelled jobs, and their cost."""
-    ended, figures = study.tables["ended"], study.headline
+    ended, review = study.tables["ended"], cost_review(study.scenario)
     lost = ended.filter("lost").group_by("state", maintain_order=True).agg(pl.col("gpu_hours").sum())
     hours, allocated = float(lost["gpu_hours"].sum()), float(ended["gpu_hours"].sum())
     if not hours:
         return "No failed job is known."
-    price, basis, value = figures.price_per_gpu_hour, cost_review(study.scenario).price_basis, ""
-    if price is not None:
-        value = f", {hours * price:,.0f} {figures.currency}{basis} ({price:,.2f} per GPU-hour)"
+    # Their share of the cost of the teams, as on the table by end state: a busy GPU-hour takes more electricity.
+    cost = review.unit_costs.get("work_that_failed")
+    value = "" if cost is None else f", {Decimal(cost):,.0f} {review.currency}{review.price_basis}"
     states = lost.sort("gpu_hours", "state", descending=[True, False]).iter_rows()
     parts = ", ".join(f"{str(state).lower().replace('_', ' ')} {part:,.0f}" for state, part in states)
     return (

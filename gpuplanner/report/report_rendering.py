@@ -586,16 +586,14 @@ def _utilization_section(fleet: FleetPools) -> HtmlSection:
 
 def fleet_ledger(fleet: FleetPools) -> pl.DataFrame:
     """Read the GPU-hour ledgers of all GPU pools; ``tenant`` names the pool, or a GPU model without jobs."""
-    parts, datasets_read = [], set()
-    for name, pool_scenario in fleet.pools.items():
-        if pool_scenario.data in datasets_read:
-            continue
-        datasets_read.add(pool_scenario.data)
+    parts = []
+    # One pool of each dataset: its ledger has them all.
+    for name, pool_scenario in {scenario.data: (name, scenario) for name, scenario in fleet.pools.items()}.values():
         prefix = name.rpartition("/")[0]
         default_name = name.rpartition("/")[2] if len(fleet.pools) == 1 else "all GPU models"
         gpu_model = pl.col("gpu_model").cast(pl.String).fill_null(default_name)
         tenant = pl.concat_str(pl.lit(f"{prefix}/" if prefix else ""), gpu_model)
-        parts.append(scenario_ledger(pool_scenario).select("bucket", "gpu_hours", tenant=tenant))
+        parts.append(scenario_ledger(pool_scenario.but(pool=None)).select("bucket", "gpu_hours", tenant=tenant))
     return pl.concat(parts)
 
 

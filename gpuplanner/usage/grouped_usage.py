@@ -25,7 +25,7 @@ WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 """Labels of the days of a week, in their order."""
 TIME_GROUPS = ("hour_of_day", "weekday", "day", "week", "month")
 """Groups that are parts of the time: the hour 0 to 23, the day of the week, or the first day of a period."""
-JOB_GROUPS = ("user", "partition", "project", "job_class", "job")
+JOB_GROUPS = ("user", "partition", "project", "tier", "job_class", "job")
 """Groups that only jobs have: their tables leave out GPU-hours that no job was allocated."""
 LEDGER_GROUPS = ("team", "gpu_model", *JOB_GROUPS, *TIME_GROUPS)
 """Groups of the ledger and of utilization."""
@@ -101,7 +101,7 @@ class UsageFilter:
             if name is not None:
                 names = _require_stated(jobs, column, f"{subject}=").unique().sort().to_list()
                 jobs = jobs.filter(pl.col(column) == resolve_name(name, names, subject=subject, error=ScenarioError))
-        for name in set(groups) & {"user", "partition", "project"}:
+        for name in set(groups) & {"user", "partition", "project", "tier"}:
             _require_stated(jobs, name, f"by={name!r}")
         if self.gpus is not None:
             low, high = _require_range(self.gpus)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import pairwise
 
@@ -292,6 +292,12 @@ class InstalledGpus:
     def gpus(self) -> int:
         """GPUs in service at the end of the window."""
         return sum(pool.gpus for pool in self.pools)
+
+    def of_model(self, gpu_model: str) -> InstalledGpus:
+        """Return the installed GPUs of one GPU model."""
+        nodes = self.inventory.filter(pl.col("gpu_model").str.to_lowercase() == gpu_model.lower())
+        pools = tuple(pool for pool in self.pools if pool.gpu_model == gpu_model)
+        return replace(self, inventory=nodes, pools=pools, words=(gpu_model,))
 
     @property
     def models_text(self) -> str:

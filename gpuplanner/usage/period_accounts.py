@@ -62,8 +62,11 @@ _NULL_GPU_MODEL_EXPR = pl.lit(None, pl.String).alias("gpu_model")
 
 @stage
 def scenario_ledger(scenario: Scenario) -> pl.DataFrame:
-    """Compute the ledger of a scenario's window, over all jobs of the dataset."""
+    """Compute the ledger of a scenario's window, over all jobs of the dataset, or of the pool that it names."""
     job_history = history(scenario)
+    if scenario.pool is not None:
+        # Of the ledger of all pools, so that it is the same in the table of all and in that of one.
+        return job_history.fleet.hours_of(scenario_ledger(scenario.but(pool=None)))
     return dataset_ledger(job_history.trace, job_history.begin, job_history.end)
 
 

@@ -192,6 +192,8 @@ def history(scenario: Scenario) -> History:
     begin, end = _observed_month(scenario, dataset)
     plan_start = _next_hour(end)
     fleet = planned_fleet(scenario, dataset, begin, end)
+    if fleet.accounted is not fleet.installed:
+        dataset = dataset.restrict_to_nodes(fleet.jobs_of(dataset.jobs), fleet.accounted.inventory)
     known_jobs = fleet.jobs_of(_jobs_as_of(dataset.jobs, plan_start).filter(pl.col("gpus") > 0))
     jobs = impute_run_times(known_jobs, plan_start, seed=scenario.seed)
     if jobs.is_empty():
@@ -375,9 +377,7 @@ def split_into_pools(scenario: Scenario) -> FleetPools:
     if whole or len(capacity.pools) < 2 or not busy:
         return FleetPools({fleet.name or scenario.name: scenario}, {})
     idle = {str(pool.gpu_model): pool.gpus for pool in capacity.pools if pool.gpu_model not in capacity.busy}
-    # The largest pool is the one that the scenario has by itself: nothing is read or computed twice for it.
-    pools = {gpu_model: scenario if gpu_model == fleet.pool else scenario.but(pool=gpu_model) for gpu_model in busy}
-    return FleetPools(pools, idle)
+    return FleetPools({gpu_model: scenario.but(pool=gpu_model) for gpu_model in busy}, idle)
 
 
 def combine_clusters(scenarios: Sequence[Scenario]) -> FleetPools:

@@ -59,6 +59,7 @@ class PlannedFleet:
     - ``name``: The GPU model as the catalogue names it, else the source; None if no source names one.
     - ``chosen``: Whether the scenario names a GPU model other than that of the data: a what-if analysis.
     - ``pool``: GPU model whose jobs alone are planned; None: all jobs.
+    - ``accounted``: Installed GPUs of all tables of the study: those of the pool that the scenario names, else all.
     - ``gpus``: Number of GPUs that are planned.
     - ``node_size``: GPUs of a node in plans and exports; the last node may have fewer.
     - ``node_names``: Names of the nodes, where they are known and all are of that size, but for a smaller last one.
@@ -68,6 +69,7 @@ class PlannedFleet:
     """
 
     installed: InstalledGpus
+    accounted: InstalledGpus
     gpu_model: GpuModel
     name: str | None
     chosen: bool
@@ -126,8 +128,7 @@ class PlannedFleet:
         is_planned = (word == self.pool.lower()) | is_at_home
         installed_models = [str(pool.gpu_model).lower() for pool in self.installed.pools]
         if "node_list" in jobs.columns:
-            inventory = self.installed.inventory
-            pool_nodes = set(inventory.filter(pl.col("gpu_model").str.to_lowercase() == self.pool.lower())["node"])
+            pool_nodes = set(self.installed.of_model(self.pool).inventory["node"])
             lists = jobs.filter(~word.is_in(installed_models))["node_list"].drop_nulls().cast(pl.String).unique()
             pool_lists = [text for text in lists if pool_nodes.intersection(try_expand_node_list(text) or ())]
             is_planned |= ~word.is_in(installed_models) & pl.col("node_list").cast(pl.String).is_in(pool_lists)
@@ -155,7 +156,7 @@ class PlannedFleet:
 
     def remarks(self) -> list[str]:
         """List remarks on the GPU model and the size of the fleet, as sentences."""
-        other_pools = [pool for pool in self.installed.pools if pool.gpu_model != self.pool]
+        other_pools = [pool for pool in self.accounted.pools if pool.gpu_model != self.pool]
         sentences = []
         if self.pool is not None and other_pools:
             listed = ", ".join(f"{pool.gpus} × {pool.gpu_model}" for pool in other_pools)
@@ -239,9 +240,8 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
         gpu_model = load_any_gpu_model(name) if is_catalogue_model(name) else make_non_mig_model(name)
     is_data_model = capacity.words == (scenario.gpu_model,) if pool is None else scenario.gpu_model == pool
     chosen = scenario.gpu_model is not None and not is_data_model
-    nodes = nodes_in_service(capacity.inventory, end).sort("node")
-    if pool is not None:
-        nodes = nodes.filter(pl.col("gpu_model").str.to_lowercase() == pool.lower())
+    planned = capacity if pool is None else capacity.of_model(pool)
+    nodes = nodes_in_service(planned.inventory, end).sort("node")
     # Where the data name no board, the one that is given is theirs.
     as_cut = nodes.drop("layouts") if chosen and capacity.words else nodes
     note = capacity.origin
@@ -271,6 +271,7 @@ def planned_fleet(scenario: Scenario, dataset: Dataset, begin: datetime, end: da
         remarks += describe_smaller_nodes(today)
     return PlannedFleet(
         installed=capacity,
+        accounted=capacity if scenario.pool is None else planned,
         gpu_model=gpu_model,
         name=name,
         chosen=chosen,

@@ -51,13 +51,15 @@ def test_finance_comes_from_the_example_to_a_workbook_that_reconciles(example, t
     by_hand = 43_008 * (31_000 * 0.9 / 5 + 3600) / 8766 + told["energy_kwh"] * 0.19 * 1.08
     assert float(total) == pytest.approx(by_hand, abs=0.02)
     tables = [name for name in told if name.startswith("by_") and name != "by_end"]
-    assert {"by_user", "by_partition", "by_project", "by_job_class"} <= set(tables)
+    assert {"by_user", "by_partition", "by_project", "by_tier", "by_job_class"} <= set(tables)
     assert {sum(Decimal(row["cost"]) for row in told[name]) for name in tables} == {total}
+    assert told["price"]["value"] * 43_008 == pytest.approx(float(total))
+    assert sum(told["price"]["components"].values()) == pytest.approx(told["price"]["value"])
     assert told["burst"]["jobs"]
     reader = fastexcel.read_excel(book)
     assert {name.name for name in reader.defined_names()} >= set(NAMED_TOTALS)
     sheets = [name for name in reader.sheet_names if name.startswith("Cost by ") and "state" not in name]
-    assert len(sheets) == 10
+    assert len(sheets) == 12
     for name in sheets:
         rows = reader.load_sheet(name).to_polars()
         [cost] = [column for column in rows.columns if column.startswith(("cost", "total"))]

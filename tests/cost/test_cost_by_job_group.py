@@ -9,12 +9,17 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+import gpuplanner as gp
+from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.schema_checks import check_table
 from gpuplanner.core.schemas import Inventory
 from gpuplanner.cost.monthly_cost_review import JOB_COST_GROUPS, CostReview, cost_review
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.usage.grouped_usage import group_ledger
+from gpuplanner.usage.period_accounts import describe_jobs
+from gpuplanner.usage.planning_history import load_dataset
 
 JOBS = """job_id,user,team,project,partition,class,submit,start,end,gpus,gpu_model
 1,ada,vision,atlas,prod,pretraining,2026-03-01T00:00:00Z,2026-03-01T00:00:00Z,2026-03-01T10:00:00Z,2,H100-80GB-SXM5
@@ -35,7 +40,9 @@ def review(tmp_path_factory: pytest.TempPathFactory) -> CostReview:
     nodes = pl.DataFrame({"node": ["h1", "a1"], "gpu_model": ["H100-80GB-SXM5", "A100-80GB"], "gpus": [2, 2]})
     nodes = check_table(nodes, Inventory, source="inventory")
     dataset = read("job-table", folder / "jobs.csv")
-    write_dataset(dataset.with_tables(inventory=nodes), folder / "data")
+    tiers = pl.col("job_id").replace_strict({"1": "gold", "3": "guaranteed"}, default=None)
+    jobs = dataset.jobs.with_columns(tier=tiers)
+    write_dataset(dataset.with_tables(inventory=nodes, jobs=jobs), folder / "data")
     book = str(folder / "prices.yaml")
     return cost_review(Scenario(data=str(folder / "data"), price_book=book, ownership="rented"))
 
@@ -53,6 +60,7 @@ def test_each_table_is_the_bill_counted_by_hand(review: CostReview):
     assert _costs(review, "user") == {"ada": 80, "cyd": 20, "bob": 10} | unallocated
     assert _costs(review, "partition") == {"prod": 100, "dev": 10} | unallocated
     assert _costs(review, "project") == {"atlas": 100, "not stated": 10} | unallocated
+    assert _costs(review, "tier") == {"gold": 80, "guaranteed": 20, "not stated": 10} | unallocated
     assert _costs(review, "job_class") == {"pretraining": 80, "evaluation": 30} | unallocated
     for by in JOB_COST_GROUPS:
         table = review.table_by(by)
@@ -67,6 +75,26 @@ def test_the_bill_of_the_sample_by_user_sums_to_that_of_each_team():
     teams = users.group_by(tenant=pl.col("user").str.replace(r"-u\d+$", "")).agg(pl.col("cost").sum())
     by_tenant = review.by_tenant.filter(pl.col("tenant") != "__unallocated__").select("tenant", "cost")
     assert dict(teams.iter_rows()) == dict(by_tenant.iter_rows())
+
+
+def test_tiers_have_the_gpu_hours_of_the_description_and_the_cost_of_the_bill():
+    """At 2 USD an hour the cost of each tier is twice its allocated GPU-hours, in the ledger and in the description."""
+    cluster = gp.open("sample")
+    costs = cluster.cost(by="tier", prices=2.0).df
+    assert costs["cost"].sum() == Decimal(86016)
+    cost = dict(costs.filter(pl.col("tier") != "Unallocated").select("tier", pl.col("cost").cast(float)).iter_rows())
+    described = describe_jobs(load_dataset("sample")).tables["allocated GPU-hours and queue waits by tier"]
+    ledger = cluster.ledger(by=["tier", "team", "week"]).df.group_by("tier").agg(pl.col("gpu_hours").sum())
+    for table in (described, ledger):
+        assert {tier: 2 * hours for tier, hours in table.select("tier", "gpu_hours").iter_rows()} == pytest.approx(
+            cost, abs=0.02
+        )
+
+
+def test_a_ledger_by_tier_needs_jobs_that_state_one():
+    trace = load_dataset("sample")
+    with pytest.raises(TraceFormatError, match="jobs that state their tier"):
+        group_ledger(trace.with_tables(jobs=trace.jobs.with_columns(tier=pl.lit(None, pl.String))), "tier")
 
 
 def test_slurm_keys_are_projects(tmp_path: Path):

@@ -67,5 +67,5 @@ def test_policies_and_the_period_state_one_energy_for_the_same_hours():
     busy, idle = (float(ledger.filter(side)["gpu_hours"].sum()) for side in (is_allocated, ~is_allocated))
     energy = estimate_energy(scenario, busy_gpu_hours=busy, idle_gpu_hours=idle)
     assert energy is not None
-    assert energy.value == pytest.approx(money(scenario).energy_kwh, abs=1e-5)
+    assert energy.value == pytest.approx(money(scenario).energy.value, abs=1e-5)
     assert energy.low < energy.value < energy.high

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
+from collections import Counter
 from types import SimpleNamespace
 from urllib.parse import quote
 
@@ -15,9 +16,11 @@ import pytest
 from gpuplanner.cli.application import main
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.decision_text import make_empty_decision
 from gpuplanner.decision.gpu_model_decisions import fill_models_in_turn, find_flexible_demand, plan_fleet
 from gpuplanner.decision.layout_planning import make_plan_problem, plan_problem_for, plan_view
+from gpuplanner.decision.study_pipeline import evaluate
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, fleet_forecast
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.planner.fleet_plans_and_comparisons import verify_fleet
@@ -269,6 +272,52 @@ def test_the_page_of_a_fleet_shows_every_pool_and_believes_no_name(two, monkeypa
     assert "<i>full" not in text
     assert f'href="pools/{quote(pool_folder_name("<b>T4</b>"))}/index.html"' in text
     assert all(f'<section id="{one}">' in text for one in ("recommendation", "next-steps", "fleet"))
+
+
+def test_a_pool_is_charged_by_the_price_book_of_all_pools(two, tmp_path):
+    """A lot of A100 alone: T4 have the list price, and no sentence claims that the cluster has no A100."""
+    (tmp_path / "prices.yaml").write_text(
+        "owned:\n- {gpu_model: A100-40GB, gpus: 16, capex: 43830, unit: USD per GPU, bought: 2026-01-01, "
+        "life_years: 5, source: invoice}\n"
+    )
+    priced = two.but(price_book=str(tmp_path / "prices.yaml"), ownership="owned")
+    whole = cost_review(priced)
+    pools = {name: cost_review(own) for name, own in split_into_pools(priced).pools.items()}
+    assert {name: pool.total for name, pool in pools.items()} == dict(
+        whole.by_gpu_model.select("gpu_model", "cost").iter_rows()
+    )
+    assert pools["A100-40GB"].rate_parts["depreciation"] == pytest.approx(1.0, rel=1e-4)
+    assert pools["T4"].price_basis == " at list price"
+    assert not any("not used" in text for pool in pools.values() for text in pool.missing)
+
+
+def test_each_table_of_a_pool_is_of_its_gpus_alone(two):
+    """Three days of 16 A100 and 4 T4: what the pools state adds up to what the fleet states."""
+    whole, sums = cost_review(two), Counter()
+    for name, own in split_into_pools(two).pools.items():
+        study, gpus = evaluate(own, cache=False), {"A100-40GB": 16, "T4": 4}[name]
+        tables, review = study.tables, cost_review(own)
+        assert study.headline.installed_gpus == gpus
+        assert study.headline.boards == f"{gpus} × {name}"
+        assert not any("Not planned" in text for text in study.provenance.cautions)
+        assert set(tables["ledger"]["gpu_model"]) == set(tables["costs"]["x_GpuModel"]) == {name}
+        for table, column in (("ledger_buckets", "gpu_hours"), ("energy", "gpu_hours"), ("costs", "PricingQuantity")):
+            assert tables[table][column].sum() == pytest.approx(72 * gpus), table
+        allocated = {"A100-40GB": 36, "T4": 18}[name]
+        for table, column in (
+            ("ledger_tenants", "allocated_gpu_hours"),
+            ("ended", "gpu_hours"),
+            ("rightsizing", "gpu_hours"),
+        ):
+            assert tables[table][column].sum() == pytest.approx(allocated), table
+        assert tables["use"]["allocated_gpus"].sum() * 24 == pytest.approx(allocated)
+        assert study.headline.cost == str(review.total)
+        assert review.by_job["gpu_hours"].sum() == pytest.approx(allocated)
+        for table in map(review.by_team_over_time, ("week", "month")):
+            assert table[table.columns[-1]].sum() == review.total
+        sums.update(cost=review.total, jobs=review.by_job.height, energy=review.energy.value)
+    assert (sums["cost"], sums["jobs"]) == (whole.total, whole.by_job.height)
+    assert sums["energy"] == pytest.approx(whole.energy.value)
 
 
 def bare_problems(pools):

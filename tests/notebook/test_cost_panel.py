@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
+import zipfile
+from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -17,8 +21,11 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.core.units_and_number_formats import money_text
 from gpuplanner.cost.monthly_cost_review import cost_review
 from gpuplanner.decision.purchase_and_refresh_plans import plan_purchase
+from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.notebook.forecast_and_cost_panels import CostPanel, observed_months
 from gpuplanner.notebook.section_panels import FAULT_BORDER
+from gpuplanner.report.focus_files_and_workbooks import write_study_workbook
+from gpuplanner.usage.planning_history import load_dataset
 
 ASKED = Scenario(month="2026-02", actuator="slurm", policies="mig_static,power_down_idle")
 
@@ -149,6 +156,33 @@ def test_teams_by_week_sum_to_the_sheet_of_teams_to_the_cent(tmp_path):
     assert {name: total for name, *_, total in teams} == {name: by_team[name] for name, *_ in teams}
     assert len(teams) == len(by_team) - 2  # without header and Total
     assert "2.40 USD per installed GPU-hour" in rows[-1][0]
+
+
+def test_teams_by_month_sum_to_the_other_sheets_to_the_cent(study, tmp_path):
+    """A whole month and 25 days of the next one, in the workbook of costs; and the workbook of a report."""
+    trace = load_dataset("sample")
+    later = timedelta(days=25)
+    times = [name for name, dtype in trace.jobs.schema.items() if isinstance(dtype, pl.Datetime)]
+    moved = trace.jobs.with_columns(pl.col(times) + later, job_id=pl.col("job_id") + "-later")
+    span = {"span_end": (trace.source_facts.span[1] + later).isoformat()}
+    dataset = replace(trace, provenance={**trace.provenance, **span}).with_tables(jobs=pl.concat([trace.jobs, moved]))
+    write_dataset(dataset, tmp_path / "data")
+    cost_file = gp.open(tmp_path / "data").costs(prices=2.4).to_excel(tmp_path / "costs.xlsx")
+    for path in (cost_file, write_study_workbook(tmp_path / "study.xlsx", study)):
+        header, *rows = rows_of(path, "Cost by team and month")
+        teams = rows[: [row[0] for row in rows].index("Total")]
+        for name, *months, total in teams:
+            assert sum(map(Decimal, months)) == Decimal(total), name
+        by_team = {row[0]: row[1] for row in rows_of(path, "Cost by team")[1:-1]}
+        assert {name: total for name, *_, total in teams} == by_team
+        assert sum(Decimal(row[-1]) for row in teams) == round(Decimal(rows_of(path, "Totals")[0][1]), 2)
+        if path == cost_file:
+            assert header[1:] == ("Feb 2026 [USD]", "Mar 2026, 25 days [USD]", "total [USD]")
+    with zipfile.ZipFile(cost_file) as book:  # the note of both sheets stays within the columns of the table
+        merged = [re.findall('mergeCell ref="([A-Z0-9:]+)"', book.read(name).decode()) for name in book.namelist()
+                  if name.startswith("xl/worksheets/sheet")]  # fmt: skip
+    assert ["A11:D11"] in merged
+    assert sum(map(len, merged)) == 2
 
 
 def test_an_exported_cost_has_a_total_its_price_and_a_description_of_this_file(tmp_path):

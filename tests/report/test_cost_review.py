@@ -27,6 +27,7 @@ from gpuplanner.ingest.source_registry import read
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.focus_files_and_workbooks import write_focus, write_study_workbook
 from gpuplanner.report.report_rendering import REPORT_FOLDER_MARK
+from gpuplanner.usage.allocated_hours import FAILED_JOB_STATES
 from gpuplanner.usage.planning_history import load_dataset
 
 AMOUNT = re.compile(r"sum to ([\d,.]+\d) USD")
@@ -144,6 +145,19 @@ def test_what_the_owner_paid_stands_in_the_place_of_list_prices(quick: Scenario,
     assert not found.missing
 
 
+def test_lost_hours_cost_what_the_table_by_end_state_states(study: Study, quick: Scenario, tmp_path: Path):
+    """A busy GPU-hour takes more electricity than the mean one: two prices of the same hours would contradict."""
+    (tmp_path / "prices.yaml").write_text(
+        "owned:\n- {gpu_model: H100-80GB-SXM5, gpus: 64, capex: 43830, unit: USD per GPU, bought: 2025-01-01, "
+        "life_years: 5, source: invoice}\n"
+        "electricity:\n- {price: 2, unit: USD per kWh, from: 2025-01, source: contract}\n"
+    )
+    priced = replace(study, scenario=quick.but(price_book=str(tmp_path / "prices.yaml")))
+    by_end = cost_review(priced.scenario).by_end
+    lost = by_end.filter(pl.col("state").is_in(FAILED_JOB_STATES))["cost"].sum()
+    assert f", {lost:,.0f} USD at your rate; work saved" in tearsheet.ledger(priced)
+
+
 def test_carbon_by_hour_stands_beside_the_yearly_mean(quick: Scenario, tmp_path: Path):
     """A grid that is clean by day: what the fleet does by night is not hidden in a mean."""
     hours = pl.datetime_range(
@@ -217,6 +231,8 @@ def test_tenants_share_a_bill_to_the_cent_and_one_that_does_not_reconcile_is_ref
     told = json.loads(out)
     assert Decimal(told["total"]) == cost_review(lines).total == _sum(told["by_tenant"])
     assert told["price_basis"] == "at the effective (amortized) cost of the bill"
+    assert told["price"]["value"] * 43008 == pytest.approx(float(told["total"]))
+    assert (told["price"]["source"], told["price"]["components"]) == ("bill", {})
     assert command(*asked, "--bill", str(tmp_path / "bill"), "--focus", str(tmp_path / "shared.csv"))[0] == 0
     shared = _read_back(tmp_path / "shared.csv")
     assert Decimal(shared["BilledCost_USD"]) == costs["BilledCost"].sum()

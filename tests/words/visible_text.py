@@ -8,7 +8,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 TEMPLATES = {".html", ".sh", ".yaml", ".conf", ".md", ".txt"}
-TABLES = {"glossary.csv", "source_checks.csv", "sources.csv", "schema_columns.csv", "sheet_columns.csv"}
+TABLES = {
+    "glossary.csv",
+    "source_checks.csv",
+    "sources.csv",
+    "schema_columns.csv",
+    "sheet_columns.csv",
+    "study_sheets.csv",
+}
 Text = tuple[str, int, str]
 """File, line and text."""
 
