@@ -90,9 +90,9 @@ def rightsize(
     from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.sizing.memory_trend import peak_trends
     from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORMS, format_plugin_configs, recommend_sharing
-    from gpuplanner.sizing.request_recommendations import recommend_requests
-    from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
+    from gpuplanner.usage.job_classes import classify_before_run
     from gpuplanner.usage.planning_history import load_dataset, merge_small_tenants, observation_ends_at
+    from gpuplanner.usage.request_recommendations import recommend_requests
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
 
     forms = (DEVICE_PLUGIN_FORMAT,) if share else REQUEST_FORMS
@@ -102,9 +102,7 @@ def rightsize(
         raise typer.BadParameter("use either --job or --smallest-group: one job shows one person")
     types = _parse_gres_types(gres_type)
     trace = merge_small_tenants(load_dataset(folder), smallest_group)
-    # Classes from observed behaviour would leak into the predictions: only rules that are known before a run.
-    rules = [rule for rule in shipped_rules() if rule.before_run]
-    jobs = trace.jobs.with_columns(classify_jobs(trace.jobs, rules)["job_class"])
+    jobs = classify_before_run(trace.jobs)
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
     history = requested_and_used(jobs, _parse_gpu_models(gpu_model), samples=trace.samples)

@@ -701,12 +701,6 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
         yield f"growth {growth_text}{'' if growth.slope else ': none is measurable'}{note}"
     if results.asked_jobs.nodes.inferred:
         yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
-    job_history = results.job_history
-    if "rightsize" in actions and job_history.undecided:
-        share = percent_text(job_history.undecided)
-        yield f"{share} of the jobs resemble no known kind of job: they need what they request"
-    if "rightsize" in actions and job_history.like_others is not None:
-        yield f"kind of unnamed jobs inferred from similar jobs, of which {percent_text(job_history.like_others)} agree"
     if standing_gpus := results.asked_jobs.service_gpus:
         yield f"services and jobs without an end keep their peak allocation of {standing_gpus:,.1f} GPUs"
     if results.asked_jobs.starts_assumed:

@@ -241,44 +241,6 @@ def rightsize(
     return _add_reasons(_choose_profiles(needs, model), model).select(RIGHTSIZING_COLUMNS)
 
 
-def keep_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """Keep every request, in the form of :func:`rightsize`.
-
-    For GPU models without MIG, and for those whose SMs no source states.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    gpu_model : GpuModel or str
-        The GPU model whose profiles requests are mapped to.
-
-    Examples
-    --------
-    >>> from datetime import UTC, datetime
-    >>> from gpuplanner.hardware.gpu_models import make_non_mig_model
-    >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
-    >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
-    >>> keep_requests(jobs, make_non_mig_model("T4")).select("profile_needed", "change", "reason").row(0)
-    ('gpu', 'same', 'nothing to choose from')
-    """
-    model = as_gpu_model(gpu_model)
-    requests = resolve_requests(conform(jobs, Jobs, source="keep_requests: jobs"), model)
-    names = requests["profile"].drop_nulls().unique().to_list()
-    shares = {name: model.gpu_fraction(name) for name in names}
-    share = pl.col("profile").replace_strict(shares, default=None, return_dtype=pl.Float64)
-    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    gpu_hours = share * pl.col("instances") * hours
-    return requests.with_columns(
-        **dict.fromkeys(("profile_requested", "profile_needed"), pl.col("profile")),
-        **dict.fromkeys(("sms_needed", "memory_needed_gib"), pl.lit(None, pl.Float64)),
-        **dict.fromkeys(("gpu_hours_requested", "gpu_hours_needed"), gpu_hours),
-        change=pl.lit("same"),
-        evidence=pl.lit("request"),
-        reason=pl.lit("nothing to choose from"),
-    ).select(RIGHTSIZING_COLUMNS)
-
-
 def _add_request_sizes(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     """Add requested SMs and memory of one instance, and whether the job can be sized at all."""
     table = profile_sizes(gpu_model)
@@ -408,7 +370,7 @@ def requested_and_used(
         ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
         instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
         else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
-        in some minute; null unless all were sampled), ``profile_needed``, ``size_from`` (the evidence for it),
+        in some minute; null unless all were sampled), ``profile_needed``, ``sms_needed``, ``size_from`` (the evidence),
         ``share_asked`` (of the GPU model, per instance), ``rank_asked``, ``rank_needed`` (sizes of the GPU model in
         order; null where the job cannot be sized), and ``gpu_hours`` [GPU h, of what was asked for].
 
@@ -450,7 +412,7 @@ def requested_and_used(
             "time_limit_s",
             wait_s.alias("wait_s"),
             pl.when(pl.col("gpus_seen") >= pl.col("devices")).then("gpus_active"),
-            pl.col("profile_needed", "size_from", "share_asked", "rank_asked", "rank_needed"),
+            pl.col("profile_needed", "sms_needed", "size_from", "share_asked", "rank_asked", "rank_needed"),
             gpu_hours=pl.col("share_asked") * pl.col("instances") * hours,
         )
     )
@@ -481,6 +443,7 @@ def _size_jobs_of_model(jobs: pl.DataFrame, gpu_model: GpuModel | None, samples:
             share_asked=pl.coalesce(of_each, pl.when(pl.col("gpus") < 1).then("gpus").otherwise(share)),
             rank_asked=pl.lit(None, pl.Int32),
             profile_needed=pl.lit(None, pl.String),
+            sms_needed=pl.lit(None, pl.Float64),
             size_from=pl.lit(None, pl.String),
             rank_needed=pl.lit(None, pl.Int32),
         )
@@ -494,7 +457,7 @@ def _size_jobs_of_model(jobs: pl.DataFrame, gpu_model: GpuModel | None, samples:
         resolve_requests(jobs, gpu_model)
         .join(request_columns, on="profile", how="left", maintain_order="left")
         .with_columns(
-            board=pl.lit(gpu_model.name), profile_needed=needed["profile_needed"], size_from=needed["evidence"]
+            needed["profile_needed", "sms_needed"], board=pl.lit(gpu_model.name), size_from=needed["evidence"]
         )
         .with_columns(rank_needed=pl.when(has_own_evidence & (pl.col("instances") == 1)).then(rank))
         .select(_size_jobs_of_model(jobs.clear(), None, None).columns)
