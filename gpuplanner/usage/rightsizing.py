@@ -310,7 +310,7 @@ SAME_REQUEST_KEY_COLUMNS = ("tenant", "user", "job_class", "gpu_model", "profile
 
 
 def models_of_jobs(
-    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None
+    jobs: pl.DataFrame, boards: Mapping[str | None, GpuModel | str] | None = None
 ) -> dict[str | None, GpuModel | None]:
     """Map the GPU model names of jobs to GPU models of the catalogue.
 
@@ -349,7 +349,10 @@ def models_of_jobs(
 
 
 def requested_and_used(
-    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None, *, samples: pl.DataFrame | None = None
+    jobs: pl.DataFrame,
+    boards: Mapping[str | None, GpuModel | str] | None = None,
+    *,
+    samples: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Tabulate the GPUs and memory that each GPU job requested beside those that it used.
 
