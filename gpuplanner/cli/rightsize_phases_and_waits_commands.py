@@ -126,10 +126,11 @@ def rightsize(
         show_frame(trends, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
     groups = recommend_requests(history)
-    if profile is not None:
-        names = groups["recommended_profile"].drop_nulls().unique().sort().to_list()
+    if profile is not None:  # a request without a recommendation stays, and needs its profile as well
+        needed = groups.select(pl.coalesce("recommended_profile", "profile")).to_series()
+        names = needed.drop_nulls().unique().sort().to_list()
         profile = resolve_name(profile, names, subject="recommended profile", error=ScenarioError)
-        groups = groups.filter(recommended_profile=profile)
+        groups = groups.filter(needed == profile)
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
         groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))
@@ -144,7 +145,7 @@ def rightsize(
     lines: list[str | None] = []
     if form is not None:  # with distinct names, so that they form one stream of objects
         numbered = enumerate(groups.iter_rows(named=True), start=1)
-        lines = [_request_lines(row, form, types, f"smaller-request-{number}") for number, row in numbered]
+        lines = [_request_lines(row, form, types, f"request-{number}") for number, row in numbered]
     if as_json:
         rows = groups.to_dicts()
         for row, printed in zip(rows, lines, strict=False):
@@ -160,9 +161,10 @@ def rightsize(
         shown = groups.select(
             pl.coalesce("user", "tenant"), "job_class", request=pl.format("{} x {}", "instances", "profile"),
             recommended=pl.format("{} x {}", "instances_hint", "recommended_profile"), jobs="jobs",
-            risk="size_risk_at_most", limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
+            risk_at_most="size_risk_at_most", limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
         )  # fmt: skip
-        show_frame(shown, title="Recommended requests")
+        note = "risk: at most this share of later runs needs more, with 95 % confidence"
+        show_frame(shown, title=f"Recommended requests ({note})")
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:
         notify(*_rightsizing_notes(groups, trace.inventory, history))
@@ -180,10 +182,17 @@ def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
 
 def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, history: pl.DataFrame) -> Iterator[str]:
     """Yield the GPU-hours saved and without a size, and recommended MIG profiles that no node or job has."""
+    import polars as pl
+
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.mig_layouts import parse_layout
 
-    yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} requested GPU-hours"
+    basis = "a MIG slice counts its compute slices, although its memory may take up more of a GPU"
+    saved_hours, hours = groups["saved_gpu_hours"].sum(), groups["gpu_hours"].sum()
+    yield f"saved: {saved_hours:,.1f} of {hours:,.1f} requested GPU-hours ({basis})"
+    stated = groups.filter(pl.col("profile") != FULL_GPU)["jobs_on_full_gpus"].sum()
+    if stated:
+        yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated more than they requested"
     unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
     if unsized:
         yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
@@ -234,12 +243,14 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
     profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
-    if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
+    is_held = profile == FULL_GPU or not row["jobs_on_full_gpus"]  # a stated slice may have run on a full GPU
+    if (profile, count) == (row["profile"], row["instances"]) and is_held and row["recommended_time_limit_s"] is None:
         return None
     instances_per_node = -(-row["instances"] // (row["nodes"] or 1))
     gpu_model = row["board"] and load_gpu_model(row["board"])
     owner = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
     today = f"{row['instances']} x {'full GPU' if row['profile'] == FULL_GPU else row['profile']}"
+    today += " on full GPUs" if row["profile"] != FULL_GPU and row["jobs_on_full_gpus"] else ""
     note = f"{owner}: {row['jobs']} jobs, instead of {today}; {row['size_reason']}; {row['limit_reason']}"
     try:
         request = GpuRequest(

@@ -296,12 +296,13 @@ def _describe_small_jobs(headline: Headline) -> str:
     evidence = headline.small_jobs_with_evidence
     if evidence == 0:
         return (
-            f"None of the {small:,} jobs that request one GPU or less has a measurement of memory or activity: "
-            "requests are unchanged, and the saving of rightsizing is not known."
+            f"Of none of the {small:,} jobs that request one GPU or less, enough runs with the same request have a "
+            "measurement of memory or activity: requests are unchanged, and the saving of rightsizing is not known."
         )
     return (
-        f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need; {evidence:,} have a measurement, their own or of their class. In the period, all {small:,} take "
+        f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than any "
+        f"measured run of the same user, class and request needed; {evidence:,} jobs have enough of these runs, "
+        f"all others keep their request. In the period, all {small:,} take "
         f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and would fill "
         f"{headline.small_gpus_rightsized:.0f} GPUs on the recommended profiles; peaks need more."
     )

@@ -322,16 +322,16 @@ def rightsizing(study: Study) -> HtmlSection:
     title, about = "Rightsizing", "not known: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
         about = (
-            f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "
-            "profile than they need"
+            f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU can request a "
+            "smaller profile"
         )
     finding = page.paragraph(study.findings[1])
     if not study.headline.board_has_mig:
         return page.fold(title, finding, about=about)
     text = (
-        "The recommended profile is from telemetry, else the job's accounting record, else measured jobs of its class; "
-        "without any of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
-        "memory than the observed ones: gpuplanner rightsize states this risk by group of jobs."
+        "The recommended profile is the smallest that every measured run of the same user, class and request fits; "
+        "without five of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
+        "memory than the observed ones: gpuplanner rightsize states this risk, and prints the request lines."
     )
     request_word, mig_note = "requested", ""
     if not figures.cut_gpus:

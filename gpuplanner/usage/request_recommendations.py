@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.usage.requested_demand import PROFILE_SIZE_SCHEMA, profile_sizes
 from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, first_text
@@ -207,6 +208,7 @@ def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
         pl.col("gpu_hours").sum(),
         jobs=pl.len(),
+        jobs_on_full_gpus=(~pl.col("is_cut") | (pl.col("profile") == FULL_GPU)).sum(),
     )
 
 
@@ -317,8 +319,8 @@ def recommend_requests(
     -------
     polars.DataFrame
         One row per group, most GPU-hours saved first: the columns ``SAME_REQUEST_KEY_COLUMNS``, ``gpu_model``,
-        ``profile``,
-        ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
+        ``profile``, ``instances``, ``nodes`` (most), ``jobs``, ``jobs_on_full_gpus`` (whatever they requested);
+        ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
         ``wait_s`` (median); ``recommended_profile``, ``instances_hint``, ``size_runs`` (full runs), ``size_risk``
         (share of these that the others' need would not have held), ``size_risk_at_most`` (share of later runs that
@@ -367,6 +369,7 @@ RECOMMENDATION_COLUMNS = (
     "instances",
     "nodes",
     "jobs",
+    "jobs_on_full_gpus",
     "memory_asked_gib",
     "memory_peak_gib",
     "sm_activity",

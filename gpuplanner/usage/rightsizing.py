@@ -369,9 +369,9 @@ def requested_and_used(
     -------
     polars.DataFrame
         In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`SAME_REQUEST_KEY_COLUMNS`, ``nodes``,
-        ``state``,
-        ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
-        instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
+        ``state``, ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``is_cut`` (whether the job is
+        known to have held MIG instances), ``memory_asked_gib`` [GiB, of one GPU or instance],
+        ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
         else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
         in some minute; null unless all were sampled), ``profile_needed``, ``sms_needed``, ``size_from`` (the evidence),
         ``share_asked`` (of the GPU model, per instance), ``rank_asked``, ``rank_needed`` (sizes of the GPU model in
@@ -394,7 +394,7 @@ def requested_and_used(
     (79.25, 8.0, '1g.10gb', 2.0)
     """
     table = conform(jobs, Jobs, source="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
-    table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
+    table = table.with_columns(devices=pl.coalesce("instances", "gpus"), is_cut=pl.col("instances").is_not_null())
     sized = [
         _size_jobs_of_model(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples)
         for word, gpu_model in models_of_jobs(table, boards).items()
@@ -407,7 +407,7 @@ def requested_and_used(
         .join(_sampled_use(table, samples), on="row", how="left", maintain_order="left")
         .select(
             pl.col("job_id", "attempt", *SAME_REQUEST_KEY_COLUMNS),
-            pl.col("nodes", "state", "board", "profile", "instances", "memory_asked_gib"),
+            pl.col("nodes", "state", "board", "profile", "instances", "is_cut", "memory_asked_gib"),
             pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
             pl.coalesce("sm_activity", "sampled_activity"),
             "start_time",
