@@ -239,6 +239,7 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.schemas import FULL_GPU
+    from gpuplanner.core.units_and_number_formats import count_text
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
@@ -250,8 +251,9 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     gpu_model = row["board"] and load_gpu_model(row["board"])
     owner = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
     today = f"{row['instances']} x {'full GPU' if row['profile'] == FULL_GPU else row['profile']}"
-    today += " on full GPUs" if row["profile"] != FULL_GPU and row["jobs_on_full_gpus"] else ""
-    note = f"{owner}: {row['jobs']} jobs, instead of {today}; {row['size_reason']}; {row['limit_reason']}"
+    is_stated = row["profile"] != FULL_GPU and row["jobs_on_full_gpus"]
+    origin = f"which stated {today} and ran on full GPUs" if is_stated else f"instead of {today}"
+    note = f"{owner}: {count_text(row['jobs'], 'job')}, {origin}; {row['size_reason']}; {row['limit_reason']}"
     try:
         request = GpuRequest(
             profile, count, row["recommended_time_limit_s"], -(-count // instances_per_node), gpu_model

@@ -182,10 +182,11 @@ def recommend_sizes(
     enough_runs = math.ceil(
         math.log(1 - EXCEEDANCE_CONFIDENCE_PERCENT / 100) / math.log1p(-min(max(highest_risk, 1e-9), 0.999))
     )
-    lower = f", {enough_runs:,} such runs bring it to {100 * highest_risk:g} %): test it first"
-    too_few = first_text((pl.col("size_risk_at_most") > highest_risk, lower), (pl.lit(True), ")"))
-    need_more = f"{{}}; at most {{}} % of later runs need more ({EXCEEDANCE_CONFIDENCE_PERCENT} % confidence{{}}"
-    proven = pl.format(need_more, pl.when(is_single).then(fits_text).otherwise(gpus_text), risk_percent, too_few)
+    too_few = f"; test it first: {enough_runs:,} runs bring this to {100 * highest_risk:g} %"
+    test_first = first_text((pl.col("size_risk_at_most") > highest_risk, too_few))
+    need_more = f"{{}}; at most {{}} % of later runs need more ({EXCEEDANCE_CONFIDENCE_PERCENT} % confidence){{}}"
+    seen_text = pl.when(is_single).then(fits_text).otherwise(gpus_text)
+    proven = pl.format(need_more, seen_text, risk_percent, test_first.fill_null(""))
     unchanged = pl.col("rank") == pl.col("rank_asked")
     return table.with_columns(
         recommended_profile=pl.when(no_reason.is_null()).then(

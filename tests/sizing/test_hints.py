@@ -78,8 +78,8 @@ def test_no_failure_in_few_runs_is_no_proof(make_jobs):
     assert (five["size_risk_at_most"], many["size_risk_at_most"]) == pytest.approx((0.4507, 0.01), abs=1e-4)
     assert many["size_reason"] == "no run of 300 needed more; at most 1 % of later runs need more (95 % confidence)"
     assert five["size_reason"] == (
-        "no run of 5 needed more; at most 46 % of later runs need more "
-        "(95 % confidence, 29 such runs bring it to 10 %): test it first"
+        "no run of 5 needed more; at most 46 % of later runs need more (95 % confidence); "
+        "test it first: 29 runs bring this to 10 %"
     )
     assert group(runs(make_jobs, [None] * 20))["size_risk_at_most"] is None
 
@@ -198,8 +198,8 @@ def test_number_of_gpus_that_worked(make_jobs, make_samples):
     assert (row["instances_hint"], row["size_runs"], row["size_risk"]) == (2, 10, 0.0)
     assert row["saved_gpu_hours"] == pytest.approx(20.0)
     assert row["size_reason"] == (
-        "at most 2 GPUs worked in 10 full runs; at most 26 % of later runs need more "
-        "(95 % confidence, 29 such runs bring it to 10 %): test it first"
+        "at most 2 GPUs worked in 10 full runs; at most 26 % of later runs need more (95 % confidence); "
+        "test it first: 29 runs bring this to 10 %"
     )
     alone = group(jobs, pl.concat(each.with_columns(sm_activity=0.9 * (each["gpu"] == 0)) for each in devices))
     assert alone["size_reason"].startswith("at most 1 GPU worked in 10 full runs; ")
