@@ -558,24 +558,28 @@ def repartition(
     yield ModelWithMeasure(action, text, repartitioned, pools, units, inputs.node_gpus, view)
 
 
-def weigh_purchase(smaller: Recommendation, larger: Recommendation, target: WaitTarget) -> Recommendation:
-    """Recommend the larger of two fleets; without a stated wait target, only if it ends enough waiting for its cost.
+def weigh_purchase(
+    kept_recommendation: Recommendation, bought_recommendation: Recommendation, target: WaitTarget
+) -> Recommendation:
+    """Recommend a purchase; without a stated wait target, only if it ends enough waiting for its cost.
 
     Parameters
     ----------
-    smaller, larger : Recommendation
-        The same measures with as many GPUs as today, and with a purchase.
+    kept_recommendation, bought_recommendation : Recommendation
+        The same measures with as many GPUs as today, and with the purchase.
     target : WaitTarget
         Target of the p95 queue wait.
     """
-    inputs, is_evaluated = larger.model.inputs, larger.model.waits.is_evaluated
-    waits_s = (np.minimum(larger.model.replay_waits(each.fleet), inputs.observed_s) for each in (smaller, larger))
-    ended_s = ((next(waits_s) - next(waits_s)) * inputs.gpus_by_job())[is_evaluated].sum()
-    hours_ended = float(ended_s / ((larger.gpus - smaller.gpus) * inputs.observed_s))
+    model, added_gpus = bought_recommendation.model, bought_recommendation.gpus - kept_recommendation.gpus
+    fleets = kept_recommendation.fleet, bought_recommendation.fleet
+    kept_s, bought_s = (np.minimum(model.replay_waits(fleet), model.inputs.observed_s) for fleet in fleets)
+    ended_s = float(((kept_s - bought_s) * model.inputs.gpus_by_job())[model.waits.is_evaluated].sum())
+    hours_ended = ended_s / (added_gpus * model.inputs.observed_s)
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
     if hours_ended < 0.1 and not target.stated:
-        return replace(smaller, waiting_hours_per_gpu_hour=hours_ended, target_gpus=larger.gpus)
-    return replace(larger, waiting_hours_per_gpu_hour=hours_ended)
+        target_gpus = bought_recommendation.gpus
+        return replace(kept_recommendation, waiting_hours_per_gpu_hour=hours_ended, target_gpus=target_gpus)
+    return replace(bought_recommendation, waiting_hours_per_gpu_hour=hours_ended)
 
 
 def format_unbought_gpus(recommendation: Recommendation) -> str:

@@ -302,8 +302,7 @@ def find_mixed_layout(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[st
     {'4g.40gb': 1, '2g.20gb': 1}
     """
     names = [name for name in counts if name != FULL_GPU]
-    singles = {name for name in names if counts[name] == 1}
-    pairs = ([single, other] for single in names if single in singles for other in reversed(names))
+    pairs = ([single, name] for single in names if counts[single] == 1 for name in reversed(names))
     layouts = (layout for pair in pairs for layout in list_pareto_counts(gpu_model, pair))
     return next((layout for layout in layouts if len(layout) > 1), {})
 

@@ -451,8 +451,8 @@ def count_gpus_by_layout(layouts: Sequence[tuple[str, int]], gpus: int) -> dict[
     {'4g.40gb:1,3g.40gb:1': 2, '3g.40gb:2': 7}
     """
     counts: dict[str, int] = {}
-    for layout, most in layouts[:-1]:
-        counts[layout] = min(most, gpus - sum(counts.values()))
+    for layout, max_gpus in layouts[:-1]:
+        counts[layout] = min(max_gpus, gpus - sum(counts.values()))
     return counts | {layout: gpus - sum(counts.values()) for layout, _ in layouts[-1:]}
 
 

@@ -25,7 +25,11 @@ from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.job_classes import classify_before_run
 from gpuplanner.usage.request_recommendations import number_requests, recommend_sizes
 from gpuplanner.usage.requested_demand import resolve_requests
-from gpuplanner.usage.rightsizing import RIGHTSIZING_HEADROOM_FRACTION, requested_and_used
+from gpuplanner.usage.rightsizing import (
+    RIGHTSIZING_ACTIVITY_QUANTILE,
+    RIGHTSIZING_HEADROOM_FRACTION,
+    requested_and_used,
+)
 from gpuplanner.usage.run_time_hazards import impute_run_times
 from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
 
@@ -278,7 +282,12 @@ def _recommend_profiles(jobs: pl.DataFrame, fleet: PlannedFleet, samples: pl.Dat
         requests = number_requests(requested_and_used(named, {gpu_model.name: gpu_model}, samples=samples))
         sizes = recommend_sizes(requests).select("group", "recommended_profile", "instances_hint")
         requests = requests.join(sizes, on="group", how="left", maintain_order="left")
-        requests = requests.with_columns(is_measured=pl.col("recommended_profile").is_not_null())
+        used = pl.when(pl.col("size_from") != "request").then("sms_needed")
+        of_group = used.quantile(RIGHTSIZING_ACTIVITY_QUANTILE, "equiprobable").over("group")
+        requests = requests.with_columns(
+            sms_needed=pl.coalesce(used, of_group, "sms_needed"),
+            is_measured=pl.col("recommended_profile").is_not_null(),
+        )
     return requests.select(
         pl.col("sms_needed", "size_from", "is_measured"),
         profile_requested="profile",

@@ -22,8 +22,6 @@ from gpuplanner.usage.requested_demand import (
 
 RIGHTSIZING_ACTIVITY_QUANTILE = 0.95
 """Quantile of the one-minute means of SM activity for which a job is sized [0-1]."""
-JOB_CLASS_NEED_QUANTILE = 0.95
-"""Quantile of the needs in a job class that is assumed for its jobs without observed use [0-1]."""
 
 
 def first_text(*cases: tuple[pl.Expr, pl.Expr | str]) -> pl.Expr:
@@ -97,26 +95,6 @@ def add_own_needs(
     )
 
 
-def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
-    """Add needs of jobs of the same tenant and class, else of the same class, to jobs without observed use."""
-    needs = ("sms", "memory_gib")
-    observed = jobs.filter(pl.all_horizontal(pl.col(f"own_{need}").is_not_null() for need in needs))
-    blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)
-    levels = {"near": ["tenant", "job_class"], "far": ["job_class"]}
-    for level, keys in levels.items():
-        of_class = {need: pl.col(f"own_{need}").quantile(JOB_CLASS_NEED_QUANTILE, "equiprobable") for need in needs}
-        of_class["jobs"] = pl.len()
-        sums = {f"{level}_{name}": value for name, value in of_class.items()}
-        group = observed.group_by(keys, maintain_order=True).agg(**sums)
-        enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
-        jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
-    level_columns = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
-    return jobs.with_columns(
-        pl.when(blind).then(pl.coalesce(f"near_{name}", f"far_{name}")).alias(f"class_{name}")
-        for name in (*needs, "jobs")
-    ).drop(level_columns)
-
-
 def _summarize_telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel) -> pl.DataFrame:
     """Tabulate sampled minutes, quantile of SM activity, peak memory and SMs of jobs with telemetry."""
     spans = samples_of_runs(jobs, samples, table_name="samples")
@@ -137,13 +115,11 @@ def _summarize_telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_m
     )
 
 
-EVIDENCE_KINDS = ("telemetry", "job statistics", "class", "request")
-"""Evidence for the needs of a job, from best to none: its telemetry, its accounting record, jobs of its class, its own
-request.
-"""
+EVIDENCE_KINDS = ("telemetry", "job statistics", "request")
+"""Evidence for the needs of a job, from best to none: its telemetry, its accounting record, its own request."""
 RIGHTSIZING_COLUMNS = (
-    *("job_id", "attempt", "tenant", "job_class", "profile_requested", "profile_needed", "instances", "sms_needed"),
-    *("memory_needed_gib", "change", "evidence", "reason", "gpu_hours_requested", "gpu_hours_needed"),
+    *("job_id", "attempt", "profile_requested", "profile_needed", "instances", "sms_needed", "memory_needed_gib"),
+    *("change", "evidence"),
 )
 """Columns of the table that :func:`rightsize` returns."""
 
@@ -168,9 +144,7 @@ def rightsize(
     - telemetry: the 95 % quantile of the minute means of SM activity, over at least `minimum_evidence`
       minutes, and the peak of memory plus headroom;
     - job statistics: mean SM activity and peak memory of the accounting record, plus headroom;
-    - class: without either, the 95 % quantile of the needs of observed jobs of the same tenant and class,
-      else of the same class, if there are at least `minimum_evidence`;
-    - request: without any of them, the request itself.
+    - request: without either, the request itself.
 
     Only jobs on one GPU or slice change. A profile larger than the request is recommended only where the use itself,
     without headroom, exceeds it.
@@ -186,15 +160,14 @@ def rightsize(
     headroom : float
         Share added to a mean SM activity and to peak memory. [0-1]
     minimum_evidence : int
-        Fewest minutes of a job, and fewest jobs of a class, that count as evidence.
+        Fewest minutes of a job that count as evidence.
 
     Returns
     -------
-    polars.DataFrame, shape (n_jobs, 14)
-        In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``job_class``, ``profile_requested`` (on
-        this GPU model), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
-        instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE_KINDS`), ``reason``,
-        ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the run time; null while the job runs].
+    polars.DataFrame, shape (n_jobs, 9)
+        In the order of `jobs`: ``job_id``, ``attempt``, ``profile_requested`` (on this GPU model),
+        ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each instance), ``change``
+        (smaller, same, larger) and ``evidence`` (one of :data:`EVIDENCE_KINDS`).
 
     Raises
     ------
@@ -218,8 +191,8 @@ def rightsize(
     ...     end_time=nine + timedelta(hours=7),
     ... )
     >>> profile_sizes = rightsize(jobs, "H100-80GB-SXM5")
-    >>> profile_sizes.select("profile_requested", "profile_needed", "gpu_hours_needed").rows()
-    [('gpu', '1g.20gb', 1.0), ('gpu', 'gpu', 56.0)]
+    >>> profile_sizes.select("profile_requested", "profile_needed", "change").rows()
+    [('gpu', '1g.20gb', 'smaller'), ('gpu', 'gpu', 'same')]
     """
     if not 0 <= headroom < 1 or minimum_evidence < 1:
         expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
@@ -228,17 +201,16 @@ def rightsize(
     table = conform(jobs, Jobs, source="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
     requests = _add_request_sizes(resolve_requests(table, model), model)
     observed = add_own_needs(requests, samples, model, headroom=headroom, minimum_minutes=minimum_evidence)
-    needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
-        sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),
-        memory_needed_gib=pl.coalesce("own_memory_gib", "class_memory_gib", "asked_memory_gib"),
+    is_measured = pl.any_horizontal(pl.col("own_sms", "own_memory_gib").is_not_null())
+    needs = observed.with_columns(
+        profile_requested="profile",
+        sms_needed=pl.coalesce("own_sms", "asked_sms"),
+        memory_needed_gib=pl.coalesce("own_memory_gib", "asked_memory_gib"),
         evidence=first_text(
-            (pl.col("minutes").is_not_null(), "telemetry"),
-            (pl.col("own_sms").is_not_null() | pl.col("own_memory_gib").is_not_null(), "job statistics"),
-            (pl.col("class_jobs").is_not_null(), "class"),
-            (pl.lit(True), "request"),
+            (pl.col("minutes").is_not_null(), "telemetry"), (is_measured, "job statistics"), (pl.lit(True), "request")
         ),
     )
-    return _add_reasons(_choose_profiles(needs, model), model).select(RIGHTSIZING_COLUMNS)
+    return _choose_profiles(needs, model).select(RIGHTSIZING_COLUMNS)
 
 
 def _add_request_sizes(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
@@ -272,36 +244,6 @@ def _choose_profiles(needs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     return needs.with_columns(enough=enough, fitting=fitting).with_columns(
         change=first_text((is_kept, "same"), (larger, "larger"), (pl.lit(True), "smaller")),
         profile_needed=pl.when(is_kept).then("profile").otherwise("enough"),
-    )
-
-
-def _add_reasons(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """Add the reason as text, and GPU-hours before and after."""
-    by_telemetry = pl.format("95 % quantile of {} minutes, peak memory + headroom", "minutes")
-    by_record = pl.concat_str(
-        pl.when(pl.col("own_sms").is_not_null()).then(pl.lit("mean activity")),
-        pl.when(pl.col("own_memory_gib").is_not_null()).then(pl.lit("peak memory")),
-        separator=" and ",
-        ignore_nulls=True,
-    )
-    reason = first_text(
-        (pl.col("instances") == 0, "requests no GPU"),
-        (pl.col("profile").is_null(), "request not known"),
-        (pl.col("instances") > 1, "more than one GPU or instance: kept"),
-        (pl.col("rank").is_null(), "variant of a profile: kept"),
-        (pl.col("evidence") == "telemetry", by_telemetry),
-        (pl.col("evidence") == "job statistics", pl.format("{} + headroom", by_record)),
-        (pl.col("evidence") == "class", pl.format("{} observed jobs of its class", "class_jobs")),
-        (pl.lit(True), "nothing observed"),
-    )
-    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    shares = dict(profile_sizes(gpu_model).select("profile", "share").iter_rows())
-    share_needed = pl.col("profile_needed").replace_strict(shares, default=None)
-    return decided.with_columns(
-        profile_requested="profile",
-        reason=reason,
-        gpu_hours_requested=pl.col("share") * pl.col("instances") * hours,
-        gpu_hours_needed=share_needed * pl.col("instances") * hours,
     )
 
 

@@ -35,7 +35,7 @@ def test_the_table_fits_a_terminal_and_says_what_is_saved_and_what_is_missing(co
     rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["groups"]
     hours = {name: sum(row[name] or 0 for row in rows) for name in ("saved_gpu_hours", "gpu_hours")}
     amounts = f"{hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f}"
-    assert saved == f"saved: {amounts} requested GPU-hours"
+    assert saved.startswith(f"saved: {amounts} requested GPU-hours (a MIG slice counts its compute slices")
     without = sum(row["gpu_hours"] for row in rows if row["recommended_profile"] is None)
     assert unsized.startswith(f"{without:,.1f} GPU-hours without a size: import more telemetry")
 
@@ -54,7 +54,8 @@ def test_profiles_that_no_node_has_are_named(command, tmp_path):
 def test_no_recommendation_has_its_reason(command, tmp_path):
     trace = open_dataset(sample_folder())
     jobs = trace.jobs.head(4).with_columns(
-        pl.lit(None, trace.jobs.schema[name]).alias(name) for name in ("memory_peak_gib", "time_limit_s")
+        pl.lit(None, trace.jobs.schema[name]).alias(name)
+        for name in ("memory_peak_gib", "time_limit_s", "profile_requested")
     )
     write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
     _, text, notes = command("rightsize", str(tmp_path / "t"), "--format", "pod")

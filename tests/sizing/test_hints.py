@@ -16,6 +16,7 @@ from polars.testing import assert_frame_equal
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.hardware.catalog import mig_model_names
+from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_supercloud
 from gpuplanner.ingest.slurm.accounting import read_slurm
 from gpuplanner.usage.planning_history import load_dataset
@@ -25,7 +26,7 @@ from gpuplanner.usage.request_recommendations import (
     estimate_limit_risks,
     recommend_requests,
 )
-from gpuplanner.usage.requested_demand import slice_profiles
+from gpuplanner.usage.requested_demand import profile_sizes, slice_profiles
 from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, models_of_jobs, requested_and_used, rightsize
 from tests.examples import examples
 
@@ -328,9 +329,9 @@ def test_sample_saves_less_than_job_by_job_and_fails_seldom():
     assert table["jobs"].sum() == trace.jobs.height
     assert table["gpu_hours"].sum() == pytest.approx(history["gpu_hours"].sum())
     # Knowing each job's own peak beforehand is a bound on what hints from other runs can save.
-    single = rightsize(trace.jobs, BOARD, samples=trace.samples)
-    own = single.filter(pl.col("evidence").is_in(["telemetry", "job statistics"]))
-    bound = own.select((pl.col("gpu_hours_requested") - pl.col("gpu_hours_needed")).sum()).item()
+    shares = dict(profile_sizes(as_gpu_model(BOARD)).select("profile", "share").iter_rows())
+    needed = pl.col("profile_needed").replace_strict(shares, return_dtype=pl.Float64)
+    bound = history.select((pl.col("gpu_hours") * (1 - needed / pl.col("share_asked"))).sum()).item()
     saved = table["saved_gpu_hours"].sum()
     assert 0.2 * bound < saved < bound
     given = table.filter(pl.col("recommended_profile").is_not_null())
