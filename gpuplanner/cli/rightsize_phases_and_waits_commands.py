@@ -126,11 +126,11 @@ def rightsize(
         show_frame(trends, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
     groups = recommend_requests(history)
-    if profile is not None:  # a request without a recommendation stays, and needs its profile as well
-        needed = groups.select(pl.coalesce("recommended_profile", "profile")).to_series()
-        names = needed.drop_nulls().unique().sort().to_list()
+    if profile is not None:
+        chosen = pl.element().struct.field("profile")
+        names = groups["jobs_by_profile"].explode().struct.field("profile").drop_nulls().unique().sort().to_list()
         profile = resolve_name(profile, names, subject="recommended profile", error=ScenarioError)
-        groups = groups.filter(needed == profile)
+        groups = groups.filter(pl.col("jobs_by_profile").list.eval(chosen == profile).list.any())
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
         groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))
@@ -142,14 +142,13 @@ def rightsize(
         groups = groups.join(
             history.select(SAME_REQUEST_KEY_COLUMNS), on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True
         )
-    lines: list[str | None] = []
+    rows = groups.to_dicts()
+    parts = [(row, part) for row in rows for part in row["jobs_by_profile"] if profile in (None, part["profile"])]
     if form is not None:  # with distinct names, so that they form one stream of objects
-        numbered = enumerate(groups.iter_rows(named=True), start=1)
-        lines = [_request_lines(row, form, types, f"request-{number}") for number, row in numbered]
+        for number, (row, part) in enumerate(parts, start=1):
+            part["lines"] = _request_lines(row, part, form, types, f"request-{number}")
+    lines = [part.get("lines") for _, part in parts]
     if as_json:
-        rows = groups.to_dicts()
-        for row, printed in zip(rows, lines, strict=False):
-            row["lines"] = printed
         of_job = history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
         show(({} if job is None else {"jobs": of_job}) | {"groups": rows}, as_json=True)
     elif form is not None:
@@ -165,6 +164,12 @@ def rightsize(
         )  # fmt: skip
         note = "risk: at most this share of later runs needs more, with 95 % confidence"
         show_frame(shown, title=f"Recommended requests ({note})")
+        jobs_on = pl.format("{} on {}", pl.element().struct.field("jobs"), pl.element().struct.field("profile"))
+        mixed = groups.filter(pl.col("jobs_by_profile").list.len() > 1).select(
+            pl.coalesce("user", "tenant"), "job_class", request="profile",
+            needed=pl.col("jobs_by_profile").list.eval(jobs_on).list.join(", "), saved_gpu_hours="saved_by_job_gpu_hours",
+        ).sort("saved_gpu_hours", descending=True, maintain_order=True)  # fmt: skip
+        show_frame(mixed, title="Requests whose runs need different profiles: owners choose by job")
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:
         notify(*_rightsizing_notes(groups, trace.inventory, history))
@@ -188,8 +193,10 @@ def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, his
     from gpuplanner.hardware.mig_layouts import parse_layout
 
     basis = "a MIG slice counts its compute slices, although its memory may take up more of a GPU"
-    saved_hours, hours = groups["saved_gpu_hours"].sum(), groups["gpu_hours"].sum()
-    yield f"saved: {saved_hours:,.1f} of {hours:,.1f} requested GPU-hours ({basis})"
+    columns = ("saved_gpu_hours", "saved_by_job_gpu_hours", "gpu_hours")
+    saved_hours, by_job_hours, hours = (groups[name].sum() for name in columns)
+    by_owner = f", {by_job_hours:,.1f} if owners choose by job"
+    yield f"saved: {saved_hours:,.1f} of {hours:,.1f} requested GPU-hours{by_owner} ({basis})"
     stated = groups.filter(pl.col("profile") != FULL_GPU)["jobs_on_full_gpus"].sum()
     if stated:
         yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated more than they requested"
@@ -223,13 +230,17 @@ def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:
     return types
 
 
-def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
-    """Request lines of a group of jobs; None if nothing changes or the lines cannot be made.
+def _request_lines(
+    row: dict[str, Any], part: dict[str, Any], form: str, types: dict[str | None, str], name: str
+) -> str | None:
+    """Request lines of the jobs of a group that need one profile; None if nothing changes or they cannot be made.
 
     Parameters
     ----------
     row : dict
         Recommendation for the group.
+    part : dict
+        Profile and number of jobs.
     form : str
         sbatch, pod or dra.
     types : dict
@@ -243,7 +254,7 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
-    profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
+    profile, count = part["profile"], row["instances_hint"] or row["instances"]
     is_held = profile == FULL_GPU or not row["jobs_on_full_gpus"]  # a stated slice may have run on a full GPU
     if (profile, count) == (row["profile"], row["instances"]) and is_held and row["recommended_time_limit_s"] is None:
         return None
@@ -253,7 +264,12 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     today = f"{row['instances']} x {'full GPU' if row['profile'] == FULL_GPU else row['profile']}"
     is_stated = row["profile"] != FULL_GPU and row["jobs_on_full_gpus"]
     origin = f"which stated {today} and ran on full GPUs" if is_stated else f"instead of {today}"
-    note = f"{owner}: {count_text(row['jobs'], 'job')}, {origin}; {row['size_reason']}; {row['limit_reason']}"
+    jobs, reason = count_text(row["jobs"], "job"), row["size_reason"]
+    if part["jobs"] < row["jobs"]:
+        jobs = f"{part['jobs']:,} of {jobs}"
+        is_less = profile != row["recommended_profile"]
+        reason = "needed no more, others with this request did: the owner chooses" if is_less else reason
+    note = f"{owner}: {jobs}, {origin}; {reason}; {row['limit_reason']}"
     try:
         request = GpuRequest(
             profile, count, row["recommended_time_limit_s"], -(-count // instances_per_node), gpu_model

@@ -710,6 +710,10 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
         yield f"growth {growth_text}{'' if growth.slope else ': none is measurable'}{note}"
     if results.asked_jobs.nodes.inferred:
         yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
+    by_owner = int(results.job_history.rightsizing["by_owner"].sum())
+    if "rightsize" in actions and by_owner:
+        less = "less than other runs of the same user, class and request"
+        yield f"{count_text(by_owner, 'job')} needed {less}: their owners choose by job (gpuplanner rightsize)"
     if standing_gpus := results.asked_jobs.service_gpus:
         yield f"services and jobs without an end keep their peak allocation of {standing_gpus:,.1f} GPUs"
     if results.asked_jobs.starts_assumed:

@@ -300,9 +300,9 @@ def _describe_small_jobs(headline: Headline) -> str:
             "measurement of memory or activity: requests are unchanged, and the saving of rightsizing is not known."
         )
     return (
-        f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than any "
-        f"measured run of the same user, class and request needed; {evidence:,} jobs have enough of these runs, "
-        f"all others keep their request. In the period, all {small:,} take "
+        f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
+        f"they need, as measured; of {evidence:,}, at least five runs of the same user, class and request were "
+        f"measured, all others keep their request. In the period, all {small:,} take "
         f"{headline.small_gpus_whole:.0f} GPUs on average if each has a full GPU, and would fill "
         f"{headline.small_gpus_rightsized:.0f} GPUs on the recommended profiles; peaks need more."
     )

@@ -322,16 +322,17 @@ def rightsizing(study: Study) -> HtmlSection:
     title, about = "Rightsizing", "not known: no telemetry of memory or activity"
     if figures.small_jobs_with_evidence:
         about = (
-            f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU can request a "
-            "smaller profile"
+            f"{figures.small_jobs_asking_too_much:,} of {figures.small_jobs:,} jobs of up to one GPU request a larger "
+            "profile than they need"
         )
     finding = page.paragraph(study.findings[1])
     if not study.headline.board_has_mig:
         return page.fold(title, finding, about=about)
     text = (
-        "The recommended profile is the smallest that every measured run of the same user, class and request fits; "
-        "without five of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
-        "memory than the observed ones: gpuplanner rightsize states this risk, and prints the request lines."
+        "The recommended profile is the smallest that the job fits, from its telemetry or accounting record; a job "
+        "that was not measured gets what all measured runs of the same user, class and request fit. Without five of "
+        "these the request stays. Where such runs need different profiles, the owner chooses by job: gpuplanner "
+        "rightsize counts them, states the risk of later runs and prints the request lines."
     )
     request_word, mig_note = "requested", ""
     if not figures.cut_gpus:

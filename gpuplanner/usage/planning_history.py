@@ -23,7 +23,7 @@ from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.usage.current_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.installed_capacity import find_installed
 from gpuplanner.usage.job_classes import classify_before_run
-from gpuplanner.usage.request_recommendations import number_requests, recommend_sizes
+from gpuplanner.usage.request_recommendations import choose_profiles, number_requests, recommend_sizes
 from gpuplanner.usage.requested_demand import resolve_requests
 from gpuplanner.usage.rightsizing import (
     RIGHTSIZING_ACTIVITY_QUANTILE,
@@ -52,8 +52,8 @@ class History:
     - ``trace``: The dataset as ingested.
     - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``run_s`` and ``run_known``.
     - ``views``: For each of :data:`REQUEST_VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
-    - ``rightsizing``: Requested and recommended profile of each job, SMs that it needs, and whether runs of the same
-      request were measured.
+    - ``rightsizing``: Requested and recommended profile of each job, SMs that it needs, whether runs of the same
+      request were measured, and whether it needs less than they do.
     - ``begin``, ``end``: Window of ledger and cost: the observed part of the month.
     - ``recent``: Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
     - ``plan_start``: First instant of the plan, the full hour at or after ``end``. Jobs that run at ``end`` are assumed
@@ -203,7 +203,7 @@ def history(scenario: Scenario) -> History:
         trace=dataset,
         jobs=jobs,
         views=views,
-        rightsizing=sizes.select("profile_requested", "profile_needed", "sms_needed", "is_measured"),
+        rightsizing=sizes.select("profile_requested", "profile_needed", "sms_needed", "is_sized", "by_owner"),
         begin=begin,
         end=end,
         recent=recent,
@@ -267,32 +267,25 @@ def _jobs_as_of(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
 
 
 def _recommend_profiles(jobs: pl.DataFrame, fleet: PlannedFleet, samples: pl.DataFrame | None) -> pl.DataFrame:
-    """Recommend profile and instances for each job: one size for all of a user and class that request the same.
-
-    Nobody knows the need of a single job before it runs, and teams are asked to change these requests alone.
-    """
+    """Recommend profile and instances for each job, as its owner can request them."""
     gpu_model = fleet.gpu_model
     # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
     if not fleet.can_be_cut or gpu_model.sms is None:
-        sms, kept = pl.lit(None, pl.Float64), pl.col("profile")
-        requests = resolve_requests(jobs, gpu_model).with_columns(size_from=pl.lit(None, pl.String), sms_needed=sms)
-        requests = requests.with_columns(recommended_profile=kept, instances_hint="instances", is_measured=False)
+        kept = {"chosen_profile": "profile", "chosen_instances": "instances"}
+        requests = resolve_requests(jobs, gpu_model).with_columns(**kept, is_sized=False, by_owner=False)
+        requests = requests.with_columns(sms_needed=pl.lit(None, pl.Float64), size_from=pl.lit(None, pl.String))
     else:
         named = classify_before_run(jobs).with_columns(gpu_model=pl.lit(gpu_model.name))
         requests = number_requests(requested_and_used(named, {gpu_model.name: gpu_model}, samples=samples))
-        sizes = recommend_sizes(requests).select("group", "recommended_profile", "instances_hint")
-        requests = requests.join(sizes, on="group", how="left", maintain_order="left")
+        requests = choose_profiles(requests, recommend_sizes(requests))
         used = pl.when(pl.col("size_from") != "request").then("sms_needed")
         of_group = used.quantile(RIGHTSIZING_ACTIVITY_QUANTILE, "equiprobable").over("group")
-        requests = requests.with_columns(
-            sms_needed=pl.coalesce(used, of_group, "sms_needed"),
-            is_measured=pl.col("recommended_profile").is_not_null(),
-        )
+        requests = requests.with_columns(sms_needed=pl.coalesce(used, of_group, "sms_needed"))
     return requests.select(
-        pl.col("sms_needed", "size_from", "is_measured"),
+        pl.col("sms_needed", "size_from", "is_sized", "by_owner"),
         profile_requested="profile",
-        profile_needed=pl.coalesce("recommended_profile", "profile"),
-        instances=pl.coalesce("instances_hint", "instances"),
+        profile_needed="chosen_profile",
+        instances="chosen_instances",
     )
 
 

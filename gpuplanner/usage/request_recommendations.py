@@ -199,6 +199,55 @@ def recommend_sizes(
     )
 
 
+def choose_profiles(jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
+    """Choose a profile for each job: its own need where it was measured, else what all runs of its group fit.
+
+    Jobs of a group without a recommended size keep their request. Runs of one group may need different profiles: only
+    the owner can choose between them before a run.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        From :func:`number_requests`.
+    sizes : polars.DataFrame
+        From :func:`recommend_sizes` for these jobs.
+
+    Returns
+    -------
+    polars.DataFrame
+        `jobs` with ``is_sized`` (the group has a recommended size), ``by_owner`` (needs less than it),
+        ``chosen_profile``, ``chosen_instances`` and ``chosen_share`` (of a GPU, per instance).
+    """
+    is_single, rank = pl.col("instances") == 1, pl.coalesce("rank_needed", "rank")
+    shares = _profile_ranks(jobs).select("board", pl.col("profile").alias("ranked"), "share", chosen_rank="rank")
+    chosen = (
+        jobs.join(sizes.select("group", "rank", "recommended_profile", "instances_hint"), on="group", how="left")
+        .with_columns(is_sized=pl.col("recommended_profile").is_not_null())
+        .with_columns(chosen_rank=pl.when("is_sized", is_single, rank != pl.col("rank_asked")).then(rank))
+        .join(shares, on=["board", "chosen_rank"], how="left", maintain_order="left")
+    )
+    return chosen.select(
+        *jobs.columns,
+        "is_sized",
+        by_owner=(pl.col("chosen_rank") < pl.col("rank")).fill_null(value=False),
+        chosen_profile=pl.coalesce("ranked", "profile"),
+        chosen_instances=pl.coalesce("instances_hint", "instances"),
+        chosen_share=pl.coalesce("share", "share_asked"),
+    )
+
+
+def _count_chosen_profiles(chosen: pl.DataFrame) -> pl.DataFrame:
+    """Count the jobs of each group by chosen profile, and the GPU-hours that are saved if owners choose by job."""
+    size = pl.col("chosen_share") * pl.col("chosen_instances") / (pl.col("share_asked") * pl.col("instances"))
+    counts = chosen.group_by("group", "chosen_profile", maintain_order=True).agg(
+        jobs=pl.len(), saved=(pl.col("gpu_hours") * (1 - size)).sum()
+    )
+    counts = counts.sort("group", "jobs", "chosen_profile", descending=[False, True, False])
+    return counts.group_by("group", maintain_order=True).agg(
+        jobs_by_profile=pl.struct(profile="chosen_profile", jobs="jobs"), saved_by_job_gpu_hours=pl.col("saved").sum()
+    )
+
+
 def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
     """Summarise requests and use of each group."""
     group_columns = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
@@ -328,7 +377,9 @@ def recommend_requests(
         may need more, with 95 % confidence; null without such runs), ``size_reason``;
         ``recommended_time_limit_s``, ``limit_runs``,
         ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
-        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
+        ``jobs_by_profile`` (jobs by the profile that :func:`choose_profiles` gives them, as each was measured);
+        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these, if all request the same),
+        ``saved_by_job_gpu_hours`` (if owners choose by job), ``at_risk_gpu_hours`` (of
         the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
         for and the hint does not) and ``time_out_gpu_hours`` (up to the limit, of the runs that outlast it).
 
@@ -354,7 +405,8 @@ def recommend_requests(
     """
     jobs = number_requests(history)
     table = recommend_sizes(jobs, minimum_evidence=minimum_evidence, highest_risk=highest_risk)
-    table = table.join(estimate_limit_risks(jobs), on="group", how="left", maintain_order="left")
+    for part in (estimate_limit_risks(jobs), _count_chosen_profiles(choose_profiles(jobs, table))):
+        table = table.join(part, on="group", how="left", maintain_order="left")
     table = table.join(_sum_freed_hours(table, jobs), on="group", how="left", maintain_order="left")
     return (
         _add_gains(_recommend_limits(table, minimum_evidence, highest_risk))
@@ -389,8 +441,10 @@ RECOMMENDATION_COLUMNS = (
     "later_runs",
     "risk_time_out",
     "limit_reason",
+    "jobs_by_profile",
     "gpu_hours",
     "saved_gpu_hours",
+    "saved_by_job_gpu_hours",
     "at_risk_gpu_hours",
     "freed_limit_gpu_hours",
     "time_out_gpu_hours",

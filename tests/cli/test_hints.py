@@ -92,7 +92,7 @@ def test_objects_to_paste_are_one_stream(command, form, kinds):
     """One by one and as a stream for kubectl apply: each object once under its name, claims with their pods."""
     arguments = ("rightsize", "sample", "--team", "search", "--format", form)
     rows = json.loads(command(*arguments, "--json")[1])["groups"]
-    given = [row["lines"] for row in rows if row["lines"]]
+    given = [part["lines"] for row in rows for part in row["jobs_by_profile"] if part["lines"]]
     assert len(given) > 1
     one_by_one = [list(yaml.safe_load_all(lines)) for lines in given]
     assert all([document["kind"] for document in documents] == kinds for documents in one_by_one)

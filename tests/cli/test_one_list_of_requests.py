@@ -15,24 +15,33 @@ def test_page_and_command_lower_the_same_jobs(command):
     code, out, _ = command("rightsize", "sample", "--json")
     assert code == 0
     groups = pl.DataFrame(json.loads(out)["groups"], infer_schema_length=None)
-    is_single = (pl.col("instances") == 1) & (pl.col("gpus") <= 1)
-    lowered = groups.filter(is_single, pl.col("recommended_profile") != pl.col("profile"))
+    small = groups.filter(pl.col("instances") == 1, pl.col("gpus") <= 1)
+    parts = small.rename({"jobs": "all"}).explode("jobs_by_profile").unnest("jobs_by_profile", separator=".")
+    lowered = parts.filter(pl.col("jobs_by_profile.profile") != pl.col("profile"))["jobs_by_profile.jobs"].sum()
     figures = evaluate(Scenario()).headline
-    assert lowered["jobs"].sum() == figures.small_jobs_asking_too_much > 100
-    sized = groups.filter(is_single, pl.col("recommended_profile").is_not_null())
+    assert lowered == figures.small_jobs_asking_too_much > 1000
+    sized = small.filter(pl.col("recommended_profile").is_not_null())
     assert sized["jobs"].sum() == figures.small_jobs_with_evidence
 
 
-def test_layout_and_request_lines_have_the_same_profiles(command):
-    _, out, _ = command("rightsize", "sample", "--format", "pod")
-    lines = out.count("nvidia.com/mig-")
-    by_profile = {}
-    for profile in history(Scenario()).views["rightsized"]["profile"].unique().drop_nulls().to_list():
-        if profile != "gpu":
-            _, of_profile, _ = command("rightsize", "sample", "--profile", profile, "--format", "pod")
-            by_profile[profile] = of_profile.count(f"nvidia.com/mig-{profile}: ")
-            assert by_profile[profile] == of_profile.count("kind: Pod")
-    # The sample's GPUs are not partitioned: each profile of the layout needs requests, the stated ones as well.
-    assert len(by_profile) == 5
-    assert all(by_profile.values())
-    assert sum(by_profile.values()) == lines
+def test_layout_and_request_lines_are_for_the_same_jobs(command):
+    planned = history(Scenario()).views["rightsized"].filter(pl.col("profile") != "gpu")["profile"].value_counts()
+    assert planned.height == 5
+    for profile, jobs in planned.iter_rows():
+        code, out, _ = command("rightsize", "sample", "--profile", profile, "--format", "pod", "--json")
+        parts = [part for row in json.loads(out)["groups"] for part in row["jobs_by_profile"]]
+        assert code == 0
+        assert sum(part["jobs"] for part in parts if part["profile"] == profile) == jobs
+        # The sample's GPUs are not partitioned: every profile needs lines, the stated ones as well.
+        lines = [part["lines"] for part in parts if part["profile"] == profile]
+        assert all(f"nvidia.com/mig-{profile}: 1" in line for line in lines)
+        assert all("lines" not in part for part in parts if part["profile"] != profile)
+
+
+def test_profiles_of_a_request_add_up_to_its_jobs(command):
+    groups = json.loads(command("rightsize", "sample", "--json")[1])["groups"]
+    assert all(sum(part["jobs"] for part in row["jobs_by_profile"]) == row["jobs"] for row in groups)
+    mixed = [row for row in groups if len(row["jobs_by_profile"]) > 1]
+    assert mixed
+    saved, by_job = (sum(row[name] for row in mixed) for name in ("saved_gpu_hours", "saved_by_job_gpu_hours"))
+    assert by_job > saved > 0

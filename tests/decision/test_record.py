@@ -127,12 +127,8 @@ def test_layouts_are_those_of_the_gpus_that_are_on(study: Study):
 def test_each_job_size_keeps_its_limit_as_recommended(study: Study):
     one = study.decision
     assert one.action == "rightsize"
-    missed = [row for row in one.service if not row.meets_limit]
-    # Only a size that waits too long today may still do so: less, and where a purchase would remove too little.
-    assert [row.size for row in missed] == [one.longest_waiting.size]
+    assert all(row.meets_limit for row in one.service)
     assert one.longest_waiting.today_p95_minutes > 60 > one.longest_waiting.recommended_p95_minutes
-    [sentence] = [text for text in one.confidence if "would meet the wait target" in text]
-    assert "each GPU-hour bought (8 GPUs) would remove only" in sentence
     winner = study.comparison.find_row(one.policy)
     assert winner.meets_target
     assert winner.peak_gpus == one.gpus
