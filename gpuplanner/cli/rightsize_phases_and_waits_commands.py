@@ -167,8 +167,10 @@ def rightsize(
         jobs_on = pl.format("{} on {}", pl.element().struct.field("jobs"), pl.element().struct.field("profile"))
         mixed = groups.filter(pl.col("jobs_by_profile").list.len() > 1).select(
             pl.coalesce("user", "tenant"), "job_class", request="profile",
-            needed=pl.col("jobs_by_profile").list.eval(jobs_on).list.join(", "), saved_gpu_hours="saved_by_job_gpu_hours",
-        ).sort("saved_gpu_hours", descending=True, maintain_order=True)  # fmt: skip
+            needed=pl.col("jobs_by_profile").list.eval(jobs_on).list.join(", "),
+            saved_gpu_hours="saved_by_job_gpu_hours",
+        )  # fmt: skip
+        mixed = mixed.sort("saved_gpu_hours", descending=True, maintain_order=True)
         show_frame(mixed, title="Requests whose runs need different profiles: owners choose by job")
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:

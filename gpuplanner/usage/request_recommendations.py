@@ -411,45 +411,22 @@ def recommend_requests(
     return (
         _add_gains(_recommend_limits(table, minimum_evidence, highest_risk))
         .sort("saved_gpu_hours", "gpu_hours", "group", descending=[True, True, False], nulls_last=True)
-        .select(RECOMMENDATION_COLUMNS)
+        .drop(INTERMEDIATE_COLUMNS)
     )
 
 
-RECOMMENDATION_COLUMNS = (
-    *SAME_REQUEST_KEY_COLUMNS,
-    "board",
-    "profile",
-    "instances",
-    "nodes",
-    "jobs",
-    "jobs_on_full_gpus",
-    "memory_asked_gib",
-    "memory_peak_gib",
-    "sm_activity",
-    "run_s",
-    "run_p95_s",
-    "time_limit_s",
-    "wait_s",
-    "recommended_profile",
-    "instances_hint",
-    "size_runs",
-    "size_risk",
-    "size_risk_at_most",
-    "size_reason",
-    "recommended_time_limit_s",
-    "limit_runs",
-    "later_runs",
-    "risk_time_out",
-    "limit_reason",
-    "jobs_by_profile",
-    "gpu_hours",
-    "saved_gpu_hours",
-    "saved_by_job_gpu_hours",
-    "at_risk_gpu_hours",
-    "freed_limit_gpu_hours",
-    "time_out_gpu_hours",
+INTERMEDIATE_COLUMNS = (
+    "group",
+    "rank",
+    "rank_asked",
+    "active",
+    "needed",
+    "share_hint",
+    "share_asked",
+    "limit",
+    "freed",
 )
-"""Columns of the table of :func:`recommend_requests`."""
+"""Columns that lead to the recommendations of :func:`recommend_requests` and are not part of them."""
 
 
 def _recommend_limits(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:

@@ -35,7 +35,8 @@ def test_the_table_fits_a_terminal_and_says_what_is_saved_and_what_is_missing(co
     rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["groups"]
     hours = {name: sum(row[name] or 0 for row in rows) for name in ("saved_gpu_hours", "gpu_hours")}
     amounts = f"{hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f}"
-    assert saved.startswith(f"saved: {amounts} requested GPU-hours (a MIG slice counts its compute slices")
+    by_job = sum(row["saved_by_job_gpu_hours"] or 0 for row in rows)
+    assert saved.startswith(f"saved: {amounts} requested GPU-hours, {by_job:,.1f} if owners choose by job (a MIG slice")
     without = sum(row["gpu_hours"] for row in rows if row["recommended_profile"] is None)
     assert unsized.startswith(f"{without:,.1f} GPU-hours without a size: import more telemetry")
 
