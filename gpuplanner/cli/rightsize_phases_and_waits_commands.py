@@ -90,9 +90,9 @@ def rightsize(
     from gpuplanner.core.errors import ScenarioError, resolve_name
     from gpuplanner.sizing.memory_trend import peak_trends
     from gpuplanner.sizing.request_lines_and_gpu_sharing import REQUEST_FORMS, format_plugin_configs, recommend_sharing
-    from gpuplanner.sizing.request_recommendations import recommend_requests
-    from gpuplanner.usage.job_classes import classify_jobs, shipped_rules
+    from gpuplanner.usage.job_classes import classify_before_run
     from gpuplanner.usage.planning_history import load_dataset, merge_small_tenants, observation_ends_at
+    from gpuplanner.usage.request_recommendations import recommend_requests
     from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, requested_and_used
 
     forms = (DEVICE_PLUGIN_FORMAT,) if share else REQUEST_FORMS
@@ -102,9 +102,7 @@ def rightsize(
         raise typer.BadParameter("use either --job or --smallest-group: one job shows one person")
     types = _parse_gres_types(gres_type)
     trace = merge_small_tenants(load_dataset(folder), smallest_group)
-    # Classes from observed behaviour would leak into the predictions: only rules that are known before a run.
-    rules = [rule for rule in shipped_rules() if rule.before_run]
-    jobs = trace.jobs.with_columns(classify_jobs(trace.jobs, rules)["job_class"])
+    jobs = classify_before_run(trace.jobs)
     if smallest_group:
         jobs = jobs.with_columns(user=pl.lit(None, pl.String))
     history = requested_and_used(jobs, _parse_gpu_models(gpu_model), samples=trace.samples)
@@ -129,9 +127,10 @@ def rightsize(
         return
     groups = recommend_requests(history)
     if profile is not None:
-        names = groups["recommended_profile"].drop_nulls().unique().sort().to_list()
+        chosen = pl.element().struct.field("profile")
+        names = groups["jobs_by_profile"].explode().struct.field("profile").drop_nulls().unique().sort().to_list()
         profile = resolve_name(profile, names, subject="recommended profile", error=ScenarioError)
-        groups = groups.filter(recommended_profile=profile)
+        groups = groups.filter(pl.col("jobs_by_profile").list.eval(chosen == profile).list.any())
     if tenant is not None:
         names = history["tenant"].unique().sort().to_list()
         groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))
@@ -143,14 +142,13 @@ def rightsize(
         groups = groups.join(
             history.select(SAME_REQUEST_KEY_COLUMNS), on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True
         )
-    lines: list[str | None] = []
+    rows = groups.to_dicts()
+    parts = [(row, part) for row in rows for part in row["jobs_by_profile"] if profile in (None, part["profile"])]
     if form is not None:  # with distinct names, so that they form one stream of objects
-        numbered = enumerate(groups.iter_rows(named=True), start=1)
-        lines = [_request_lines(row, form, types, f"smaller-request-{number}") for number, row in numbered]
+        for number, (row, part) in enumerate(parts, start=1):
+            part["lines"] = _request_lines(row, part, form, types, f"request-{number}")
+    lines = [part.get("lines") for _, part in parts]
     if as_json:
-        rows = groups.to_dicts()
-        for row, printed in zip(rows, lines, strict=False):
-            row["lines"] = printed
         of_job = history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
         show(({} if job is None else {"jobs": of_job}) | {"groups": rows}, as_json=True)
     elif form is not None:
@@ -162,9 +160,18 @@ def rightsize(
         shown = groups.select(
             pl.coalesce("user", "tenant"), "job_class", request=pl.format("{} x {}", "instances", "profile"),
             recommended=pl.format("{} x {}", "instances_hint", "recommended_profile"), jobs="jobs",
-            risk="size_risk_at_most", limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
+            risk_at_most="size_risk_at_most", limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
         )  # fmt: skip
-        show_frame(shown, title="Recommended requests")
+        note = "risk: at most this share of later runs needs more, with 95 % confidence"
+        show_frame(shown, title=f"Recommended requests ({note})")
+        jobs_on = pl.format("{} on {}", pl.element().struct.field("jobs"), pl.element().struct.field("profile"))
+        mixed = groups.filter(pl.col("jobs_by_profile").list.len() > 1).select(
+            pl.coalesce("user", "tenant"), "job_class", request="profile",
+            needed=pl.col("jobs_by_profile").list.eval(jobs_on).list.join(", "),
+            saved_gpu_hours="saved_by_job_gpu_hours",
+        )  # fmt: skip
+        mixed = mixed.sort("saved_gpu_hours", descending=True, maintain_order=True)
+        show_frame(mixed, title="Requests whose runs need different profiles: owners choose by job")
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:
         notify(*_rightsizing_notes(groups, trace.inventory, history))
@@ -182,10 +189,19 @@ def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
 
 def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, history: pl.DataFrame) -> Iterator[str]:
     """Yield the GPU-hours saved and without a size, and recommended MIG profiles that no node or job has."""
+    import polars as pl
+
     from gpuplanner.core.schemas import FULL_GPU
     from gpuplanner.hardware.mig_layouts import parse_layout
 
-    yield f"saved: {groups['saved_gpu_hours'].sum():,.1f} of {groups['gpu_hours'].sum():,.1f} requested GPU-hours"
+    basis = "a MIG slice counts its compute slices, although its memory may take up more of a GPU"
+    columns = ("saved_gpu_hours", "saved_by_job_gpu_hours", "gpu_hours")
+    saved_hours, by_job_hours, hours = (groups[name].sum() for name in columns)
+    by_owner = f", {by_job_hours:,.1f} if owners choose by job"
+    yield f"saved: {saved_hours:,.1f} of {hours:,.1f} requested GPU-hours{by_owner} ({basis})"
+    stated = groups.filter(pl.col("profile") != FULL_GPU)["jobs_on_full_gpus"].sum()
+    if stated:
+        yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated more than they requested"
     unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
     if unsized:
         yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
@@ -216,13 +232,17 @@ def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:
     return types
 
 
-def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
-    """Request lines of a group of jobs; None if nothing changes or the lines cannot be made.
+def _request_lines(
+    row: dict[str, Any], part: dict[str, Any], form: str, types: dict[str | None, str], name: str
+) -> str | None:
+    """Request lines of the jobs of a group that need one profile; None if nothing changes or they cannot be made.
 
     Parameters
     ----------
     row : dict
         Recommendation for the group.
+    part : dict
+        Profile and number of jobs.
     form : str
         sbatch, pod or dra.
     types : dict
@@ -232,17 +252,26 @@ def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str],
     """
     from gpuplanner.core.errors import GpuPlannerError
     from gpuplanner.core.schemas import FULL_GPU
+    from gpuplanner.core.units_and_number_formats import count_text
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
-    profile, count = row["recommended_profile"] or row["profile"], row["instances_hint"] or row["instances"]
-    if (profile, count) == (row["profile"], row["instances"]) and row["recommended_time_limit_s"] is None:
+    profile, count = part["profile"], row["instances_hint"] or row["instances"]
+    is_held = profile == FULL_GPU or not row["jobs_on_full_gpus"]  # a stated slice may have run on a full GPU
+    if (profile, count) == (row["profile"], row["instances"]) and is_held and row["recommended_time_limit_s"] is None:
         return None
     instances_per_node = -(-row["instances"] // (row["nodes"] or 1))
     gpu_model = row["board"] and load_gpu_model(row["board"])
     owner = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
     today = f"{row['instances']} x {'full GPU' if row['profile'] == FULL_GPU else row['profile']}"
-    note = f"{owner}: {row['jobs']} jobs, instead of {today}; {row['size_reason']}; {row['limit_reason']}"
+    is_stated = row["profile"] != FULL_GPU and row["jobs_on_full_gpus"]
+    origin = f"which stated {today} and ran on full GPUs" if is_stated else f"instead of {today}"
+    jobs, reason = count_text(row["jobs"], "job"), row["size_reason"]
+    if part["jobs"] < row["jobs"]:
+        jobs = f"{part['jobs']:,} of {jobs}"
+        is_less = profile != row["recommended_profile"]
+        reason = "needed no more, others with this request did: the owner chooses" if is_less else reason
+    note = f"{owner}: {jobs}, {origin}; {reason}; {row['limit_reason']}"
     try:
         request = GpuRequest(
             profile, count, row["recommended_time_limit_s"], -(-count // instances_per_node), gpu_model

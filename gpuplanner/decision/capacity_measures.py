@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from gpuplanner.decision.decision_types import CurvePoint, Exhaustion, JobSizeWa
 from gpuplanner.decision.explained_waits import format_replay_error
 from gpuplanner.decision.fewest_gpus_and_best_layout import (
     MAX_NODE_MULTIPLE,
+    build_layout_pools,
     explain_kept_gpus,
     find_best_layout,
     find_smallest_units,
-    uniform_fleet,
 )
 from gpuplanner.decision.headroom_and_growth import FittedGrowth, MeasuredHeadroom, date_exhaustion, measure_headroom
 from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED
@@ -33,6 +32,7 @@ from gpuplanner.decision.wait_curve import (
     SizedPool,
     WaitModel,
     WaitTarget,
+    count_gpus_by_layout,
     find_late_sizes,
     join_pools,
     limit_to_record,
@@ -40,6 +40,7 @@ from gpuplanner.decision.wait_curve import (
     sum_cause_hours,
     wait_limits,
 )
+from gpuplanner.hardware.mig_layouts import parse_layout
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats
 
@@ -93,10 +94,14 @@ class ModelWithMeasure:
     limits: tuple[RaisedGpuLimit, ...] = ()
 
     def format_text(self, units: Sequence[int]) -> str:
-        """Describe the measure with the number of GPUs of each MIG profile."""
-        profiles = [self.model.inputs.fleet.profiles[pool.profiles[0]] for pool in self.pools]
-        gpus_by_profile = zip(profiles, units, strict=True)
-        parts = ", ".join(f"{count} GPUs as {name}" for name, count in gpus_by_profile if name != FULL_GPU)
+        """Describe the measure with the number of GPUs of each MIG layout."""
+        pools = zip(self.pools, units, strict=True)
+        counts = [pair for pool, count in pools for pair in count_gpus_by_layout(pool.layouts, count).items()]
+        parts = ", ".join(
+            f"{count_text(count, 'GPU')} as {' + '.join(parse_layout(layout))}"
+            for layout, count in counts
+            if count and layout != FULL_GPU
+        )
         return f"{self.text}: {parts}" if self.pools[0].movable else self.text
 
     def find_smallest_units(self, limit_s: Floats) -> tuple[list[int] | None, float]:
@@ -450,11 +455,17 @@ def find_measure_against_waits(
                     # What the record does not need is not bought beside another measure.
                     units, gpus = list(change.today_units), todays_gpus
                 if units is not None and gpus < purchase_gpus:
-                    return change_fleet(model, change, units, int(gpus))
+                    todays = change_fleet(model, change, change.today_units, todays_gpus)
+                    enlarged = change_fleet(model, change, units, int(gpus))
+                    p95_s, highest_s = change.model.percentiles(todays.fleet, 0), np.maximum(applied_limit_s, today_s)
+                    if gpus > todays_gpus and (p95_s <= highest_s[0]).all():  # nobody waits longer without a purchase
+                        return weigh_purchase(todays, enlarged, target)
+                    return enlarged
             # Further GPUs of today's layout end these; the last one stands for any that nothing else ends.
             ends_by_purchase = cause in (CAUSES[INSUFFICIENT], CAUSES[FRAGMENTED], "")
             if purchase is not None and ends_by_purchase and purchase_gpus > todays_gpus:
-                return weigh_purchase(model, target, late_sizes, purchase)
+                advice = weigh_purchase(keep_fleet(model, None), resize_fleet(model, pools, purchase), target)
+                return advice if advice.measures else replace(advice, reason=_explain_no_purchase(advice, late_sizes))
     return None
 
 
@@ -472,7 +483,7 @@ def list_changes_against_cause(
     cause : str
         Cause of waiting.
     layout : mapping of str to int, optional
-        GPUs by MIG profile of a repartition; None: those with the shortest waits.
+        GPUs by MIG layout of a repartition; None: those with the shortest waits.
     """
     inputs, queue = model.inputs, model.waits.queue
     pools = model.pools
@@ -521,7 +532,7 @@ def repartition(
 ) -> Iterator[ModelWithMeasure]:
     """Yield the measure that partitions today's GPUs into the MIG layout with the shortest waits, if there is one.
 
-    GPUs that no profile needs go to the profile that has most GPUs.
+    GPUs that no profile needs go to the layout that has most GPUs.
 
     Parameters
     ----------
@@ -532,58 +543,58 @@ def repartition(
     view : str
         Requests that jobs make with the measure applied: as today, or rightsized.
     best_layout : mapping of str to int, optional
-        GPUs by profile; None: those with the shortest waits.
+        GPUs by layout; None: those with the shortest waits.
     """
     inputs = model.inputs
     if best_layout is None and model.may_partition:
         best_layout = find_best_layout(model)
     if best_layout is None:
         return
-    total_gpus, layout, pools = int(inputs.fleet.gpus.sum()), dict(best_layout), []
-    layout[max(layout, key=lambda name: layout[name])] += total_gpus - sum(layout.values())
-    for name in layout:
-        profile = inputs.fleet.profiles.index(name)
-        instances = inputs.gpu_model.profile(name).max_instances if profile else 1
-        resized = partial(uniform_fleet, inputs.fleet, profile, instances=instances, per_node=inputs.node_gpus)
-        pools.append(SizedPool((profile,), total_gpus, resized, movable=True, expected=layout[name]))
-    units = list(layout.values())
+    layout = dict(best_layout)
+    layout[max(layout, key=lambda name: layout[name])] += int(inputs.fleet.gpus.sum()) - sum(layout.values())
+    pools = build_layout_pools(model, layout)
+    units = [pool.expected for pool in pools]
     repartitioned = replace(model, inputs=replace(inputs, fleet=join_pools(pools, units)))
     yield ModelWithMeasure(action, text, repartitioned, pools, units, inputs.node_gpus, view)
 
 
-def weigh_purchase(model: WaitModel, target: WaitTarget, late_sizes: list[int], units: Sequence[int]) -> Recommendation:
+def weigh_purchase(
+    kept_recommendation: Recommendation, bought_recommendation: Recommendation, target: WaitTarget
+) -> Recommendation:
     """Recommend a purchase; without a stated wait target, only if it ends enough waiting for its cost.
 
     Parameters
     ----------
-    model : WaitModel
-        Observed jobs and nodes, and how jobs start.
+    kept_recommendation, bought_recommendation : Recommendation
+        The same measures with as many GPUs as today, and with the purchase.
     target : WaitTarget
         Target of the p95 queue wait.
-    late_sizes : list of int
-        Numbers of the job sizes over the target.
-    units : sequence of int
-        Nodes (or GPUs) of each pool after the purchase.
     """
-    inputs, purchase = model.inputs, resize_fleet(model, model.pools, units)
-    today_s = np.minimum(model.replay_waits(inputs.fleet), inputs.observed_s)
-    bought_s = np.minimum(model.replay_waits(purchase.fleet), inputs.observed_s)
-    added_gpus = purchase.gpus - purchase.fleet_gpus
-    hours_ended = float(
-        ((today_s - bought_s) * inputs.gpus_by_job())[model.waits.is_evaluated].sum() / (added_gpus * inputs.observed_s)
-    )
+    model, added_gpus = bought_recommendation.model, bought_recommendation.gpus - kept_recommendation.gpus
+    fleets = kept_recommendation.fleet, bought_recommendation.fleet
+    kept_s, bought_s = (np.minimum(model.replay_waits(fleet), model.inputs.observed_s) for fleet in fleets)
+    ended_s = float(((kept_s - bought_s) * model.inputs.gpus_by_job())[model.waits.is_evaluated].sum())
+    hours_ended = ended_s / (added_gpus * model.inputs.observed_s)
     # Where the planner stated no target, a bought GPU-hour ends a tenth of one of waiting at least.
     if hours_ended < 0.1 and not target.stated:
-        target_min = target.target_s / SECONDS_PER_MINUTE
-        minutes = hours_ended * SECONDS_PER_HOUR / SECONDS_PER_MINUTE
-        removed_min = math.floor(10 * minutes) / 10  # rounded down, as it is below the required 6
-        reason = (
-            f"the p95 queue wait of jobs on {format_size_names(model, late_sizes)} is clearly over {target_min:g} min, "
-            f"but each GPU-hour bought ({count_text(added_gpus, 'GPU')}) would remove only "
-            f"{removed_min:g} min of waiting"
-        )
-        return replace(keep_fleet(model, reason), waiting_hours_per_gpu_hour=hours_ended, target_gpus=purchase.gpus)
-    return replace(purchase, waiting_hours_per_gpu_hour=hours_ended)
+        target_gpus = bought_recommendation.gpus
+        return replace(kept_recommendation, waiting_hours_per_gpu_hour=hours_ended, target_gpus=target_gpus)
+    return replace(bought_recommendation, waiting_hours_per_gpu_hour=hours_ended)
+
+
+def format_unbought_gpus(recommendation: Recommendation) -> str:
+    """Describe the little waiting that the GPUs would remove which are not bought."""
+    minutes = (recommendation.waiting_hours_per_gpu_hour or 0.0) * SECONDS_PER_HOUR / SECONDS_PER_MINUTE
+    removed_min = math.floor(10 * minutes) / 10  # rounded down, as it is below the required 6
+    added = count_text(recommendation.target_gpus - recommendation.gpus, "GPU")
+    return f"each GPU-hour bought ({added}) would remove only {removed_min:g} min of waiting"
+
+
+def _explain_no_purchase(recommendation: Recommendation, late_sizes: list[int]) -> str:
+    """Explain why GPUs that would meet the wait target are not bought."""
+    sizes, target_min = format_size_names(recommendation.model, late_sizes), WaitTarget().target_s / SECONDS_PER_MINUTE
+    over = f"the p95 queue wait of jobs on {sizes} is clearly over {target_min:g} min"
+    return f"{over}, but {format_unbought_gpus(recommendation)}"
 
 
 def compare_service(

@@ -524,7 +524,8 @@ def format_policies_within_limit(comparison: Comparison) -> str:
     longest = comparison.decision.longest_waiting
     if not within_limit or longest is None or longest.today_p95_minutes <= longest.limit_minutes:
         return text
-    reached = sum(row.policy in EXCLUSION_REASON_BY_POLICY for row in within_limit)
+    is_reached = longest.meets_limit
+    reached = sum(row.policy in EXCLUSION_REASON_BY_POLICY for row in within_limit) if is_reached else 0
     subject = f"{reached or 'none'} of these {'brings' if reached < 2 else 'bring'}"
     if len(within_limit) == 1:
         subject = "it brings" if reached else "it does not bring"

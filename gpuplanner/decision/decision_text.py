@@ -24,7 +24,13 @@ from gpuplanner.core.units_and_number_formats import (
     percent_text,
     wait_text,
 )
-from gpuplanner.decision.capacity_measures import MIN_DAYS, MIN_JOBS, RECOMMENDED_LAYOUT, Recommendation
+from gpuplanner.decision.capacity_measures import (
+    MIN_DAYS,
+    MIN_JOBS,
+    RECOMMENDED_LAYOUT,
+    Recommendation,
+    format_unbought_gpus,
+)
 from gpuplanner.decision.data_correction import DataCorrection
 from gpuplanner.decision.decision_types import (
     IDLE_ACTIONS,
@@ -272,7 +278,7 @@ def _list_next_steps(
         ordered_text = count_text(recommendation.order_gpus, "GPU")
         task = f"order at least {ordered_text} now: growth exhausts capacity by {day_text(exhaustion_date)}"
         yield NextStep("finance", task)
-    if recommendation.target_gpus and not decision.measures:
+    if recommendation.target_gpus:
         gpus = count_text(recommendation.target_gpus - decision.fleet_gpus, "GPU")
         target_min = f"{WaitTarget().target_s / SECONDS_PER_MINUTE:g}"
         command = f"gpuplanner start {results.scenario.data} --set target_wait_minutes={target_min}"
@@ -521,7 +527,10 @@ def _list_confidence_sentences(
         )
     texts = (_format_completion(decision), _format_allocated_shares(decision, curve))
     yield from filter(None, (*texts, _format_smaller_fleet(decision, curve), format_resampled_waits(decision)))
-    if recommendation.waiting_hours_per_gpu_hour is not None and decision.action == "buy":
+    if recommendation.target_gpus and decision.measures:
+        gpus, unbought = recommendation.target_gpus, format_unbought_gpus(recommendation)
+        yield f"{gpus:,} GPUs would meet the wait target on {', '.join(recommendation.late_sizes)}, but {unbought}."
+    elif recommendation.waiting_hours_per_gpu_hour is not None and decision.gpus > decision.fleet_gpus:
         yield f"Each GPU-hour bought saves {recommendation.waiting_hours_per_gpu_hour:.2f} GPU-hours of waiting."
     weekly, headroom = recommendation.growth.weekly, recommendation.headroom
     if any(measure.action == "release" for measure in decision.measures) and headroom is not None:
@@ -702,12 +711,10 @@ def _list_assumptions(decision: Decision, results: PolicyResults, growth: Fitted
         yield f"growth {growth_text}{'' if growth.slope else ': none is measurable'}{note}"
     if results.asked_jobs.nodes.inferred:
         yield "nodes inferred from their jobs (gpuplanner ingest nodes)"
-    job_history = results.job_history
-    if "rightsize" in actions and job_history.undecided:
-        share = percent_text(job_history.undecided)
-        yield f"{share} of the jobs resemble no known kind of job: they need what they request"
-    if "rightsize" in actions and job_history.like_others is not None:
-        yield f"kind of unnamed jobs inferred from similar jobs, of which {percent_text(job_history.like_others)} agree"
+    by_owner = int(results.job_history.rightsizing["by_owner"].sum())
+    if "rightsize" in actions and by_owner:
+        less = "less than other runs of the same user, class and request"
+        yield f"{count_text(by_owner, 'job')} needed {less}: their owners choose by job (gpuplanner rightsize)"
     if standing_gpus := results.asked_jobs.service_gpus:
         yield f"services and jobs without an end keep their peak allocation of {gpus_text(standing_gpus)}"
     if results.asked_jobs.starts_assumed:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
 from gpuplanner.core.libraries_plugins_and_workers import report_step
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import count_text, percent_text
 from gpuplanner.decision.headroom_and_growth import FittedGrowth
 from gpuplanner.decision.policy_simulation import find_smallest
+from gpuplanner.decision.requested_jobs import count_layout_instances
 from gpuplanner.decision.wait_curve import (
     CURVE_RUNS,
     DAYS_PER_WEEK,
@@ -18,9 +21,13 @@ from gpuplanner.decision.wait_curve import (
     Bools,
     SizedPool,
     WaitModel,
+    count_gpus_by_layout,
     join_pools,
     simulate_waits,
 )
+from gpuplanner.hardware.gpu_models import GpuModel
+from gpuplanner.hardware.layout_enumeration import list_pareto_counts
+from gpuplanner.hardware.mig_layouts import format_layout, parse_layout
 from gpuplanner.simulator.simulation_inputs import NodeFleet
 from gpuplanner.simulator.simulation_state import Floats, Ints
 
@@ -186,19 +193,15 @@ def is_rarely_missed(missed_by_record: Iterable[Bools], n_records: int, max_miss
     return True
 
 
-def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per_node: int) -> NodeFleet:
-    """Build a fleet of GPUs with one layout, on nodes of the usual size.
+def build_layout_fleet(fleet: NodeFleet, layouts: Sequence[str], per_node: int) -> NodeFleet:
+    """Build a fleet of nodes of the usual size from the layout of each GPU.
 
     Parameters
     ----------
     fleet : NodeFleet
         Fleet with the names of the profiles.
-    profile : int
-        Number of the profile.
-    gpus : int
-        GPUs of the fleet.
-    instances : int
-        Instances of the profile on a GPU.
+    layouts : sequence of str
+        Layout of each GPU.
     per_node : int
         GPUs of a node.
 
@@ -208,62 +211,154 @@ def uniform_fleet(fleet: NodeFleet, profile: int, gpus: int, instances: int, per
 
     Examples
     --------
-    >>> uniform_fleet(NodeFleet.of_full_gpus([8]), 0, 12, 1, 8).capacity[:, 0, 0].tolist()
+    >>> build_layout_fleet(NodeFleet.of_full_gpus([8]), ["gpu"] * 12, 8).capacity[:, 0, 0].tolist()
     [8, 4]
     """
-    nodes, remaining_gpus = divmod(gpus, per_node)
-    sizes = np.array([per_node] * nodes + [remaining_gpus] * (remaining_gpus > 0), np.int64)
-    capacity = np.zeros((len(sizes), 1, len(fleet.profiles)), np.int64)
-    capacity[:, 0, profile] = sizes * instances
-    return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros(len(sizes), np.int64))
+    nodes = [layouts[first : first + per_node] for first in range(0, len(layouts), per_node)]
+    counts = [count_layout_instances(node, fleet.profiles) for node in nodes]
+    capacity = np.array(counts, np.int64).reshape(len(nodes), 1, len(fleet.profiles))
+    sizes = np.array([len(node) for node in nodes], np.int64)
+    return replace(fleet, gpus=sizes, capacity=capacity, first=np.zeros_like(sizes))
+
+
+def build_layout_pools(model: WaitModel, gpus_by_layout: Mapping[str, int]) -> list[SizedPool]:
+    """Build a pool for the GPUs of each layout; layouts that follow each other and share a profile are one pool."""
+    fleet, per_node = model.inputs.fleet, model.inputs.node_gpus
+    groups: list[list[str]] = []
+    for layout in gpus_by_layout:
+        is_shared = groups and parse_layout(layout).keys() & parse_layout(groups[-1][0]).keys()
+        groups[-1:] = [[*groups[-1], layout]] if is_shared else [*groups[-1:], [layout]]
+    pools = []
+    for group in groups:
+        profiles = tuple(fleet.profiles.index(name) for name in parse_layout(group[0]))
+        layouts = tuple((layout, gpus_by_layout[layout]) for layout in group)
+        resize = partial(_build_pool_fleet, fleet, layouts, per_node)
+        total, expected = int(fleet.gpus.sum()), sum(gpus for _, gpus in layouts)
+        pools.append(SizedPool(profiles, total, resize, movable=True, expected=expected, layouts=layouts))
+    return pools
+
+
+def _build_pool_fleet(fleet: NodeFleet, layouts: Sequence[tuple[str, int]], per_node: int, gpus: int) -> NodeFleet:
+    """Build the nodes of a number of GPUs of a pool."""
+    counts = count_gpus_by_layout(layouts, gpus)
+    return build_layout_fleet(fleet, [layout for layout, count in counts.items() for _ in range(count)], per_node)
 
 
 def find_best_layout(model: WaitModel) -> dict[str, int] | None:
-    """Find how to divide today's GPUs among profiles so that jobs wait least.
+    """Find how to divide today's GPUs among layouts so that jobs wait least.
 
     Requests for different profiles do not wait for each other, so each profile is simulated by itself on every number
-    of GPUs, and the numbers are found by dynamic programming.
+    of GPUs, and the numbers are found by dynamic programming. A profile of which a GPU holds only one shares its GPUs
+    with the largest other profile that fits beside it.
 
     Returns
     -------
     dict of str to int, or None
-        Profile → GPUs partitioned into it; None for one profile, or if a job never fits.
+        Layout → GPUs partitioned into it; None for one profile, or if a job never fits.
     """
     inputs, waits = model.inputs, model.waits
-    gpu_model, fleet, per_node = inputs.gpu_model, inputs.fleet, inputs.node_gpus
-    total = int(inputs.nodes.total)
+    gpu_model, fleet, total = inputs.gpu_model, inputs.fleet, int(inputs.nodes.total)
     used = np.unique(inputs.requests.profile[waits.is_evaluated]).tolist()
     if len(set(used) | set(np.flatnonzero(fleet.capacity.any(axis=(0, 1))).tolist())) < 2:
         return None
-    instances = [gpu_model.profile(fleet.profiles[profile]).max_instances if profile else 1 for profile in used]
-    costs = [wait_hours_by_gpus(model, *pair, total, per_node) for pair in zip(used, instances, strict=True)]
-    shares, _ = share_gpus(costs, total)
-    names = (fleet.profiles[profile] for profile in used)
-    return dict(zip(names, shares, strict=True)) if shares else None
+    names = [fleet.profiles[profile] for profile in used]
+    counts = {name: 1 if name == FULL_GPU else gpu_model.profile(name).max_instances for name in names}
+    hours = {name: wait_hours_by_gpus(model, name, counts[name], total) for name in names}
+    mixed = find_mixed_layout(gpu_model, counts)
+    gpus_of_both = np.zeros(total + 1, np.int64)
+    if mixed:
+        companion, single = sorted(mixed, key=names.index)
+        hours[companion], gpus_of_both = mix_layouts(
+            hours.pop(single), hours[companion], mixed[companion] / counts[companion]
+        )
+    shares, _ = share_gpus(list(hours.values()), total)
+    gpus_by_layout: dict[str, int] = {}
+    for name, gpus in zip(hours, shares, strict=bool(shares)):
+        n_both = int(gpus_of_both[gpus]) if mixed and name == companion else 0
+        gpus_by_layout |= {format_layout(mixed): n_both} if n_both else {}
+        gpus_by_layout[format_layout({name: counts[name]})] = gpus - n_both
+    return gpus_by_layout or None
 
 
-def wait_hours_by_gpus(model: WaitModel, profile: int, instances: int, max_gpus: int, per_node: int) -> Floats:
+def find_mixed_layout(gpu_model: GpuModel, counts: Mapping[str, int]) -> dict[str, int]:
+    """Find a layout that holds the profile of which a GPU holds one, beside the largest other profile that fits.
+
+    Parameters
+    ----------
+    gpu_model : GpuModel
+        The GPU model.
+    counts : mapping of str to int
+        Instances on a GPU by profile, ascending by size.
+
+    Returns
+    -------
+    dict of str to int
+        Instances by profile; empty where no profile fits beside it.
+
+    Examples
+    --------
+    >>> from gpuplanner.hardware.gpu_models import load_gpu_model
+    >>> find_mixed_layout(load_gpu_model("H100-80GB-SXM5"), {"gpu": 1, "1g.10gb": 7, "2g.20gb": 3, "4g.40gb": 1})
+    {'4g.40gb': 1, '2g.20gb': 1}
+    """
+    names = [name for name in counts if name != FULL_GPU]
+    pairs = ([single, name] for single in names if counts[single] == 1 for name in reversed(names))
+    layouts = (layout for pair in pairs for layout in list_pareto_counts(gpu_model, pair))
+    return next((layout for layout in layouts if len(layout) > 1), {})
+
+
+def mix_layouts(single_h: Floats, companion_h: Floats, share: float) -> tuple[Floats, Ints]:
+    """Find the hours of waiting of two profiles that share GPUs, and how many GPUs hold both.
+
+    Parameters
+    ----------
+    single_h : array of float, shape (total + 1,)
+        Hours that jobs of the profile wait of which a GPU holds one, by GPUs. [h]
+    companion_h : array of float, shape (total + 1,)
+        The same for the other profile, of GPUs that hold nothing else. [h]
+    share : float
+        Instances of the other profile on a GPU that holds both, over those on a GPU of its own. [0-1]
+
+    Returns
+    -------
+    hours : array of float, shape (total + 1,)
+        Hours of both, by GPUs. [h]
+    gpus_of_both : array of int, shape (total + 1,)
+        GPUs of these that hold both.
+
+    Examples
+    --------
+    >>> hours, gpus_of_both = mix_layouts(np.array([np.inf, 4, 0, 0]), np.array([np.inf, 6, 0, 0]), 0.5)
+    >>> hours.tolist(), gpus_of_both.tolist()
+    ([inf, inf, 6.0, 0.0], [0, 0, 2, 2])
+    """
+    gpus, both = np.indices((len(single_h), len(single_h)))
+    equivalent = np.floor(gpus - both * (1 - share)).astype(np.int64).clip(0)
+    hours = np.where(both <= gpus, single_h[both] + companion_h[equivalent], np.inf)
+    gpus_of_both = hours.argmin(axis=1)
+    return hours.min(axis=1), gpus_of_both
+
+
+def wait_hours_by_gpus(model: WaitModel, name: str, instances: int, max_gpus: int) -> Floats:
     """Hours that jobs of one profile wait on each number of GPUs, shape (max_gpus + 1,) [h].
 
     Parameters
     ----------
     model : WaitModel
         The model to simulate.
-    profile : int
-        Number of the profile.
+    name : str
+        Name of the profile.
     instances : int
         Instances of the profile on a GPU.
     max_gpus : int
         Largest number of GPUs.
-    per_node : int
-        GPUs of a node.
     """
     inputs, waits = model.inputs, model.waits
-    rows: Ints = np.flatnonzero(inputs.requests.profile == profile)
-    is_evaluated = waits.is_evaluated[rows]
+    rows: Ints = np.flatnonzero(inputs.requests.profile == inputs.fleet.profiles.index(name))
+    is_evaluated, layout = waits.is_evaluated[rows], format_layout({name: instances})
     hours = np.full(max_gpus + 1, np.inf)
     for gpus in range(1, max_gpus + 1):
-        fleet = uniform_fleet(inputs.fleet, profile, gpus, instances, per_node)
+        fleet = build_layout_fleet(inputs.fleet, [layout] * gpus, inputs.node_gpus)
         waited = simulate_waits(inputs, waits, fleet, rows, waits.arrival_s[rows])
         if np.isinf(waited[is_evaluated]).any():
             continue  # a job never starts

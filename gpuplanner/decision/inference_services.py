@@ -245,7 +245,7 @@ def load_service_history(scenario: Scenario) -> History:
     jobs = Jobs.create_empty()
     fleet = planned_fleet(scenario, dataset.with_tables(jobs=jobs), begin, end)
     plan_start = end.replace(minute=0, second=0, microsecond=0) + timedelta(hours=1)
-    return History(dataset, jobs, {}, jobs, 0.0, None, begin, end, begin, plan_start, fleet)
+    return History(dataset, jobs, {}, jobs, begin, end, begin, plan_start, fleet)
 
 
 @stage

@@ -90,8 +90,7 @@ from gpuplanner.decision.policy_simulation import (
 )
 from gpuplanner.decision.requested_jobs import JobReplayInputs, classify_job_sizes
 from gpuplanner.decision.wait_causes import CAUSES
-from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget
-from gpuplanner.hardware.mig_layouts import format_layout
+from gpuplanner.decision.wait_curve import SizedPool, WaitModel, WaitTarget, count_gpus_by_layout
 from gpuplanner.ingest.telemetry.telemetry_quality import matched_gpu_hours
 from gpuplanner.usage.gpu_hour_ledger import hours_by_bucket, hours_by_tenant
 from gpuplanner.usage.period_accounts import scenario_ledger
@@ -254,15 +253,15 @@ KEPT_FIELDS = tuple(field.name for field in fields(RecommendedMeasures))
 class RecommendationRecord(RecommendedMeasures):
     """Recommendation on disk, from which it is rebuilt without a search.
 
-    - ``units``: Nodes of each pool, or GPUs of each MIG profile.
-    - ``profiles``: MIG profiles of the pools, where GPUs may move between them.
+    - ``units``: Nodes of each pool, or GPUs.
+    - ``layouts``: Layout, GPUs; where GPUs may move between pools.
     - ``headroom``, ``load_factors``: Headroom, and its load factors in resampled weeks.
     - ``waits_of_teams``: Team (None: all jobs), mean queue wait today and as recommended [min].
     - ``curve``: Wait curve.
     """
 
     units: tuple[int, ...]
-    profiles: tuple[str, ...]
+    layouts: tuple[tuple[str, int], ...]
     headroom: Headroom | None
     load_factors: tuple[float, ...]
     waits_of_teams: tuple[tuple[str | None, float, float], ...]
@@ -270,7 +269,7 @@ class RecommendationRecord(RecommendedMeasures):
 
     def restore(self, model: WaitModel, growth: FittedGrowth) -> Recommendation:
         """Return the recommendation for the wait model of the record and its growth."""
-        layout = dict(zip(self.profiles, self.units, strict=True)) if self.profiles else None
+        layout = dict(self.layouts) or None
         changes = (change for cause in (*CAUSES, "") for change in list_changes_against_cause(model, cause, layout))
         changed = None
         if self.action in WAIT_REDUCING_ACTIONS:
@@ -314,12 +313,12 @@ def recommend_from_waits(scenario: Scenario) -> tuple[Recommendation, tuple[Curv
 def _record_recommendation(scenario: Scenario) -> RecommendationRecord:
     """Find the recommendation of the wait model and its wait curve."""
     recommendation, curve = _recommend(scenario)
-    names, headroom = recommendation.model.inputs.fleet.profiles, recommendation.headroom
-    is_movable = recommendation.pools[0].movable
+    headroom = recommendation.headroom
+    pools = zip(recommendation.pools, recommendation.units, strict=True)
     return RecommendationRecord(
         **{name: getattr(recommendation, name) for name in KEPT_FIELDS},
         units=tuple(int(count) for count in recommendation.units),
-        profiles=tuple(names[pool.profiles[0]] for pool in recommendation.pools) if is_movable else (),
+        layouts=tuple(pair for pool, count in pools for pair in count_gpus_by_layout(pool.layouts, count).items()),
         headroom=None if headroom is None else headroom.headroom,
         load_factors=() if headroom is None else tuple(headroom.factors.tolist()),
         waits_of_teams=tuple((team, *waits) for team, waits in recommendation.team_waits.items()), curve=curve,
@@ -515,13 +514,13 @@ def _list_kept_nodes(pools: Sequence[SizedPool], units: Sequence[int]) -> list[i
 
 def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommendation) -> PolicySetting:
     """Build the setting of today's nodes partitioned as recommended; GPUs that no profile needs stay full."""
-    nodes, profiles = inputs.nodes, inputs.fleet.profiles
-    gpus = min(recommendation.gpus, nodes.total)
+    nodes = inputs.nodes
+    n_gpus = min(recommendation.gpus, nodes.total)
     mig_layouts: list[str] = []
     for pool, count in zip(recommendation.pools, recommendation.units, strict=True):
-        if name := [profiles[number] for number in pool.profiles if number]:
-            mig_layouts += [format_layout({name[0]: inputs.gpu_model.profile(name[0]).max_instances})] * count
-    wanted = [FULL_GPU] * (gpus - len(mig_layouts)) + mig_layouts[:gpus]
+        gpus_by_layout = count_gpus_by_layout(pool.layouts, count)
+        mig_layouts += [layout for layout, gpus in gpus_by_layout.items() if layout != FULL_GPU for _ in range(gpus)]
+    wanted = [FULL_GPU] * (n_gpus - len(mig_layouts)) + mig_layouts[:n_gpus]
     layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), wanted)
     kept = list(layouts)
     fleet, named = partition_nodes(inputs, kept, [[layouts[number]] for number in kept])

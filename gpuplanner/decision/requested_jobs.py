@@ -295,8 +295,7 @@ def _build_views(
         tables |= {REQUESTED: requested_jobs, RIGHTSIZED: job_history.views["rightsized"].select(columns).filter(mask)}
     views = {name: build(table) for name, table in tables.items()}
     if gpu_model.profiles and gpu_model.sms:
-        by_class = pl.when(evidence="class").then("sms_needed")
-        sizes = job_history.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], by_class))
+        sizes = job_history.rightsizing.filter(mask).select(pl.coalesce(tables[RIGHTSIZED]["sms_needed"], "sms_needed"))
         used = sizes.to_series().fill_null(0.0).to_numpy() / gpu_model.sms
         views[RIGHTSIZED] = _slow_down_moved_jobs(views[REQUESTED], views[RIGHTSIZED], used, fleet, gpu_model)
     return views

@@ -220,7 +220,7 @@ def _small_job_figures(job_history: History) -> dict[str, Any]:
     return {
         "small_jobs": int(small.sum()),
         "small_jobs_asking_too_much": int((small & smaller).sum()),
-        "small_jobs_with_evidence": int((small & (sizes["evidence"] != "request")).sum()),
+        "small_jobs_with_evidence": int((small & sizes["is_sized"]).sum()),
     } | {f"small_gpus_{view}": mean_gpus(view) for view in ("whole", "rightsized")}
 
 

@@ -429,6 +429,7 @@ class SizedPool:
     - ``nodes``: Numbers of today's nodes, those to keep longest first.
     - ``min_units``: Units that are always kept.
     - ``expected``: Units around which the fewest are looked for; 0: those of today.
+    - ``layouts``: Where units are GPUs, the layouts that they get in order, each with its number of GPUs.
     """
 
     profiles: tuple[int, ...]
@@ -438,6 +439,21 @@ class SizedPool:
     nodes: tuple[int, ...] = ()
     min_units: int = 1
     expected: int = 0
+    layouts: tuple[tuple[str, int], ...] = ()
+
+
+def count_gpus_by_layout(layouts: Sequence[tuple[str, int]], gpus: int) -> dict[str, int]:
+    """Count the GPUs of each layout among a number of GPUs: each has at most its own, the last one all further ones.
+
+    Examples
+    --------
+    >>> count_gpus_by_layout([("4g.40gb:1,3g.40gb:1", 2), ("3g.40gb:2", 4)], 9)
+    {'4g.40gb:1,3g.40gb:1': 2, '3g.40gb:2': 7}
+    """
+    counts: dict[str, int] = {}
+    for layout, max_gpus in layouts[:-1]:
+        counts[layout] = min(max_gpus, gpus - sum(counts.values()))
+    return counts | {layout: gpus - sum(counts.values()) for layout, _ in layouts[-1:]}
 
 
 def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> list[SizedPool]:

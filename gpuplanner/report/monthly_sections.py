@@ -331,9 +331,10 @@ def rightsizing(study: Study) -> HtmlSection:
     if not study.headline.board_has_mig:
         return page.fold(title, finding, about=about)
     text = (
-        "The recommended profile is from telemetry, else the job's accounting record, else measured jobs of its class; "
-        "without any of these it is the request. Jobs on several GPUs stay on full GPUs. Later runs may need more "
-        "memory than the observed ones: gpuplanner rightsize states this risk by group of jobs."
+        "The recommended profile is the smallest that the job fits, from its telemetry or accounting record; a job "
+        "that was not measured gets what all measured runs of the same user, class and request fit. Without five of "
+        "these the request stays. Where such runs need different profiles, the owner chooses by job: gpuplanner "
+        "rightsize counts them, states the risk of later runs and prints the request lines."
     )
     request_word, mig_note = "requested", ""
     if not figures.cut_gpus:

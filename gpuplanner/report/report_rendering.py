@@ -320,7 +320,8 @@ def run_notebook(
                 progress_bar=False,
                 log_output=False,
                 execution_timeout=NOTEBOOK_CELL_TIMEOUT_S,
-                extra_arguments=["--IPKernelApp.log_level=ERROR"],  # the client is on this very machine
+                # Failing cells are reported by the client; the kernel itself may log that its shutdown interrupts it.
+                extra_arguments=["--IPKernelApp.log_level=CRITICAL"],
             )
         except papermill.exceptions.PapermillExecutionError as error:
             kept_text = _keep_failed_notebook(target, failed_copy)

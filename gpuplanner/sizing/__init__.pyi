@@ -21,7 +21,6 @@ from gpuplanner.sizing.request_lines_and_gpu_sharing import format_plugin_config
 from gpuplanner.sizing.request_lines_and_gpu_sharing import format_request_lines as format_request_lines
 from gpuplanner.sizing.request_lines_and_gpu_sharing import is_gres_type as is_gres_type
 from gpuplanner.sizing.request_lines_and_gpu_sharing import recommend_sharing as recommend_sharing
-from gpuplanner.sizing.request_recommendations import recommend_requests as recommend_requests
 from gpuplanner.sizing.training_job import TrainingJob as TrainingJob
 from gpuplanner.sizing.training_run_tables import collect_measured_runs as collect_measured_runs
 from gpuplanner.sizing.training_run_tables import list_unread_rows as list_unread_rows

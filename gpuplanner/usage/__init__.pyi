@@ -48,7 +48,6 @@ from gpuplanner.usage.job_classes import TEXT_RULE_COLUMNS as TEXT_RULE_COLUMNS
 from gpuplanner.usage.job_classes import NameCondition as NameCondition
 from gpuplanner.usage.job_classes import RangeCondition as RangeCondition
 from gpuplanner.usage.job_classes import Rule as Rule
-from gpuplanner.usage.job_classes import class_by_shape as class_by_shape
 from gpuplanner.usage.job_classes import classify_jobs as classify_jobs
 from gpuplanner.usage.job_classes import shipped_rules as shipped_rules
 from gpuplanner.usage.job_phases import PHASE_LABELS as PHASE_LABELS
@@ -56,6 +55,7 @@ from gpuplanner.usage.job_phases import find_phases as find_phases
 from gpuplanner.usage.planning_history import load_dataset as load_dataset
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import inferred_inventory as inferred_inventory
 from gpuplanner.usage.pool_occupancy_and_inferred_inventory import installed_gpu_hours as installed_gpu_hours
+from gpuplanner.usage.request_recommendations import recommend_requests as recommend_requests
 from gpuplanner.usage.requested_demand import ALL_TENANTS_POOL_NAME as ALL_TENANTS_POOL_NAME
 from gpuplanner.usage.requested_demand import count_excluded_jobs as count_excluded_jobs
 from gpuplanner.usage.requested_demand import demand_series as demand_series
@@ -69,7 +69,6 @@ from gpuplanner.usage.requested_demand import unknown_profiles as unknown_profil
 from gpuplanner.usage.requested_demand import weekly_demand as weekly_demand
 from gpuplanner.usage.rightsizing import EVIDENCE_KINDS as EVIDENCE_KINDS
 from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS as SAME_REQUEST_KEY_COLUMNS
-from gpuplanner.usage.rightsizing import keep_requests as keep_requests
 from gpuplanner.usage.rightsizing import models_of_jobs as models_of_jobs
 from gpuplanner.usage.rightsizing import requested_and_used as requested_and_used
 from gpuplanner.usage.rightsizing import rightsize as rightsize

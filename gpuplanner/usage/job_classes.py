@@ -185,6 +185,11 @@ class Rule:
         return pl.all_horizontal(condition.holds().fill_null(False) for condition in self.conditions)
 
 
+def classify_before_run(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Set ``job_class`` to what is known before a run: a class by observed use would leak into what is predicted."""
+    return jobs.with_columns(classify_jobs(jobs, [rule for rule in shipped_rules() if rule.before_run])["job_class"])
+
+
 @functools.cache
 def shipped_rules() -> tuple[Rule, ...]:
     """Load the rules of ``job_class_rules.yaml``, in the order in which they are tried.
@@ -290,63 +295,3 @@ def _fact_text(fact: str) -> pl.Expr:
     value = pl.col(fact).cast(pl.Float64).round_sig_figs(4) if fact in NUMBER_RULE_COLUMNS else pl.col(fact)
     text = value.cast(pl.String).str.strip_suffix(".0") if fact in NUMBER_RULE_COLUMNS else value
     return pl.concat_str(pl.lit(f"{fact}="), text)
-
-
-SHAPE_SIZE_EDGES_GPUS = (0.99, 1.99, 7.99, 31.99)
-"""Edges between the job sizes that :func:`class_by_shape` distinguishes [GPUs]."""
-SHAPE_RUN_TIME_EDGES_S = (600.0, 3600.0, 14_400.0, 86_400.0)
-"""Edges between the run times that :func:`class_by_shape` distinguishes [s]."""
-DAYTIME_FIRST_AND_END_HOUR = (8, 20)
-"""First hour of the working day, and first hour after it, in local time."""
-SHAPE_CELL_COLUMNS = ("size", "length", "hours")
-"""Columns that identify jobs of the same shape: size, run time, and whether submitted in working hours."""
-MIN_SHAPE_JOBS, MIN_CLASS_SHARE = 5, 0.5
-"""Fewest jobs of known class with the same shape, and the share of them [0-1] that one class must exceed, to assign it
-to others.
-"""
-
-
-def class_by_shape(jobs: pl.DataFrame, job_class: pl.Series, *, tz: str = "UTC") -> pl.DataFrame:
-    """Assign the majority class of jobs of the same size, run time and hour to jobs without a class.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        ``gpus, submit_time`` and ``run_s`` [s].
-    job_class : polars.Series
-        Class of each where it is known, by the source or by a rule, else null.
-    tz : str
-        Zone of the hours.
-
-    Returns
-    -------
-    polars.DataFrame, shape (n_jobs, 2)
-        In the order of `jobs`: ``job_class``, null where it stays undecided, and ``confidence``, the share of this
-        class among the jobs of known class with the same size, run time and hour [0-1]; null where the class was known.
-
-    Examples
-    --------
-    >>> from datetime import UTC, datetime
-    >>> jobs = pl.DataFrame({"gpus": [1.0] * 7 + [8.0], "run_s": 120.0})
-    >>> jobs = jobs.with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
-    >>> known = pl.Series(["evaluation"] * 5 + ["interactive", None, None])
-    >>> class_by_shape(jobs, known).tail(2).rows()
-    [('evaluation', 0.8333333333333334), (None, None)]
-    """
-    hour = pl.col("submit_time").dt.convert_time_zone(validate_time_zone(tz)).dt.hour()
-    table = jobs.select(
-        size=pl.sum_horizontal(pl.col("gpus") > edge for edge in SHAPE_SIZE_EDGES_GPUS),
-        length=pl.sum_horizontal(pl.col("run_s") > edge for edge in SHAPE_RUN_TIME_EDGES_S),
-        hours=hour.is_between(*DAYTIME_FIRST_AND_END_HOUR, closed="left"),
-    ).with_columns(known=job_class)
-    counts = table.drop_nulls("known").group_by(*SHAPE_CELL_COLUMNS, "known", maintain_order=True).len()
-    counts = counts.sort("len", "known", descending=[True, False])
-    total = pl.col("len").sum()
-    best = (
-        counts.group_by(SHAPE_CELL_COLUMNS, maintain_order=True)
-        .agg(like=pl.col("known").first(), confidence=pl.col("len").first() / total, jobs=total)
-        .filter(pl.col("jobs") >= MIN_SHAPE_JOBS, pl.col("confidence") > MIN_CLASS_SHARE)
-    )
-    return table.join(best, on=SHAPE_CELL_COLUMNS, how="left", nulls_equal=True, maintain_order="left").select(
-        job_class=pl.coalesce("known", "like"), confidence=pl.when(pl.col("known").is_null()).then("confidence")
-    )

@@ -146,7 +146,7 @@ def rightsizing_table(known_jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataF
     return (
         sizes.with_columns(known_jobs["gpus"], known_jobs["run_s"])
         .group_by("profile_requested", "profile_needed")
-        .agg(jobs=pl.len(), gpu_hours=hours, with_evidence=(pl.col("evidence") != "request").sum())
+        .agg(jobs=pl.len(), gpu_hours=hours, with_evidence=pl.col("is_sized").sum())
         .sort("jobs", "profile_requested", "profile_needed", descending=[True, False, False])
     )
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 
-import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import ScenarioError, examples
@@ -23,9 +22,14 @@ from gpuplanner.ingest.dataset_folder import open_dataset
 from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
 from gpuplanner.usage.current_nodes import TodaysNodes, make_numbered_nodes
 from gpuplanner.usage.installed_capacity import find_installed
-from gpuplanner.usage.job_classes import class_by_shape, classify_jobs
+from gpuplanner.usage.job_classes import classify_before_run
+from gpuplanner.usage.request_recommendations import choose_profiles, number_requests, recommend_sizes
 from gpuplanner.usage.requested_demand import resolve_requests
-from gpuplanner.usage.rightsizing import EVIDENCE_KINDS, RIGHTSIZING_HEADROOM_FRACTION, keep_requests, rightsize
+from gpuplanner.usage.rightsizing import (
+    RIGHTSIZING_ACTIVITY_QUANTILE,
+    RIGHTSIZING_HEADROOM_FRACTION,
+    requested_and_used,
+)
 from gpuplanner.usage.run_time_hazards import impute_run_times
 from gpuplanner.usage.study_fleet import PlannedFleet, planned_fleet
 
@@ -48,11 +52,8 @@ class History:
     - ``trace``: The dataset as ingested.
     - ``jobs``: ``schemas.Jobs`` as known at ``plan_start``, with ``run_s`` and ``run_known``.
     - ``views``: For each of :data:`REQUEST_VIEWS` the jobs with ``profile``, ``instances``, ``sms_needed``.
-    - ``rightsizing``: Requested and needed profile of each job, SMs that it needs, and the evidence.
-    - ``undecided``: Share of the jobs without a class from source, rule or shape [0-1]; their requests are not
-      rightsized by class.
-    - ``like_others``: Mean confidence of the classes that follow from size, run time and hour alone [0-1]; None without
-      any.
+    - ``rightsizing``: Requested and recommended profile of each job, SMs that it needs, whether runs of the same
+      request were measured, and whether it needs less than they do.
     - ``begin``, ``end``: Window of ledger and cost: the observed part of the month.
     - ``recent``: Start of the history that forecasts and bootstraps use, a full hour; it ends at ``plan_start``.
     - ``plan_start``: First instant of the plan, the full hour at or after ``end``. Jobs that run at ``end`` are assumed
@@ -64,8 +65,6 @@ class History:
     jobs: pl.DataFrame
     views: dict[str, pl.DataFrame]
     rightsizing: pl.DataFrame
-    undecided: float
-    like_others: float | None
     begin: datetime
     end: datetime
     recent: datetime
@@ -199,25 +198,14 @@ def history(scenario: Scenario) -> History:
     if jobs.is_empty():
         location, todo = f"scenario, data {scenario.data!r}", "Choose another month."
         raise ScenarioError(location, f"jobs with GPUs before {end:%Y-%m-%d}", "none", todo)
-    classes = classify_jobs(jobs, samples=dataset.samples, tz=scenario.tz)["job_class"]
-    classes_by_shape = class_by_shape(jobs, classes, tz=scenario.tz)
-    # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
-    if fleet.can_be_cut and fleet.gpu_model.sms is not None:
-        sizes = rightsize(jobs.with_columns(classes_by_shape["job_class"]), fleet.gpu_model, samples=dataset.samples)
-    else:
-        sizes = keep_requests(jobs, fleet.gpu_model)
-    views = _tabulate_views(jobs, sizes, scenario, fleet.gpu_model)
+    sizes = _recommend_profiles(jobs, fleet, dataset.samples)
+    views = _tabulate_views(jobs, sizes, fleet.gpu_model)
     recent = max(_floor_hour(observation_begins_at(dataset)), plan_start - timedelta(days=scenario.history_days))
-    confidence = classes_by_shape["confidence"].drop_nulls()
     return History(
         trace=dataset,
         jobs=jobs,
         views=views,
-        rightsizing=sizes.select(
-            "profile_requested", "profile_needed", "sms_needed", pl.col("evidence").cast(pl.Enum(EVIDENCE_KINDS))
-        ),
-        undecided=classes_by_shape["job_class"].null_count() / jobs.height,
-        like_others=None if confidence.is_empty() else float(np.mean(confidence.to_numpy())),
+        rightsizing=sizes.select("profile_requested", "profile_needed", "sms_needed", "is_sized", "by_owner"),
         begin=begin,
         end=end,
         recent=recent,
@@ -280,16 +268,37 @@ def _jobs_as_of(jobs: pl.DataFrame, now: datetime) -> pl.DataFrame:
     )
 
 
-def _tabulate_views(
-    jobs: pl.DataFrame, sizes: pl.DataFrame, scenario: Scenario, gpu_model: GpuModel
-) -> dict[str, pl.DataFrame]:
+def _recommend_profiles(jobs: pl.DataFrame, fleet: PlannedFleet, samples: pl.DataFrame | None) -> pl.DataFrame:
+    """Recommend profile and instances for each job, as its owner can request them."""
+    gpu_model = fleet.gpu_model
+    # Without profiles there is nothing to choose from, and without the SMs of the board nothing to choose by.
+    if not fleet.can_be_cut or gpu_model.sms is None:
+        kept = {"chosen_profile": "profile", "chosen_instances": "instances"}
+        requests = resolve_requests(jobs, gpu_model).with_columns(**kept, is_sized=False, by_owner=False)
+        requests = requests.with_columns(sms_needed=pl.lit(None, pl.Float64), size_from=pl.lit(None, pl.String))
+    else:
+        named = classify_before_run(jobs).with_columns(gpu_model=pl.lit(gpu_model.name))
+        requests = number_requests(requested_and_used(named, {gpu_model.name: gpu_model}, samples=samples))
+        requests = choose_profiles(requests, recommend_sizes(requests))
+        used = pl.when(pl.col("size_from") != "request").then("sms_needed")
+        of_group = used.quantile(RIGHTSIZING_ACTIVITY_QUANTILE, "equiprobable").over("group")
+        requests = requests.with_columns(sms_needed=pl.coalesce(used, of_group, "sms_needed"))
+    return requests.select(
+        pl.col("sms_needed", "size_from", "is_sized", "by_owner"),
+        profile_requested="profile",
+        profile_needed="chosen_profile",
+        instances="chosen_instances",
+    )
+
+
+def _tabulate_views(jobs: pl.DataFrame, sizes: pl.DataFrame, gpu_model: GpuModel) -> dict[str, pl.DataFrame]:
     """Tabulate profile, instances and SMs of each job in each of :data:`REQUEST_VIEWS`."""
     # How fast a job runs on a slice depends on its observed use, so the headroom is taken off again; a need that was
     # inferred from other jobs says which slice fits, not how fast this job would run there.
     used = (
-        pl.when(pl.col("evidence") == "telemetry")
+        pl.when(pl.col("size_from") == "telemetry")
         .then("sms_needed")
-        .when(pl.col("evidence") == "job statistics")
+        .when(pl.col("size_from") == "job statistics")
         .then(pl.col("sms_needed") / (1 + RIGHTSIZING_HEADROOM_FRACTION))
     )
     needed = sizes.select("profile_needed", needed_instances="instances", sms=used)

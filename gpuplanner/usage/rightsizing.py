@@ -27,8 +27,6 @@ GPU_HOURS_NOTE = (
 """Note for texts whose readers meet both kinds of GPU-hours."""
 RIGHTSIZING_ACTIVITY_QUANTILE = 0.95
 """Quantile of the one-minute means of SM activity for which a job is sized [0-1]."""
-JOB_CLASS_NEED_QUANTILE = 0.95
-"""Quantile of the needs in a job class that is assumed for its jobs without observed use [0-1]."""
 
 
 def first_text(*cases: tuple[pl.Expr, pl.Expr | str]) -> pl.Expr:
@@ -102,26 +100,6 @@ def add_own_needs(
     )
 
 
-def add_class_needs(jobs: pl.DataFrame, *, minimum_jobs: int) -> pl.DataFrame:
-    """Add needs of jobs of the same tenant and class, else of the same class, to jobs without observed use."""
-    needs = ("sms", "memory_gib")
-    observed = jobs.filter(pl.all_horizontal(pl.col(f"own_{need}").is_not_null() for need in needs))
-    blind = pl.col("sizable") & pl.all_horizontal(pl.col(f"own_{need}").is_null() for need in needs)
-    levels = {"near": ["tenant", "job_class"], "far": ["job_class"]}
-    for level, keys in levels.items():
-        of_class = {need: pl.col(f"own_{need}").quantile(JOB_CLASS_NEED_QUANTILE, "equiprobable") for need in needs}
-        of_class["jobs"] = pl.len()
-        sums = {f"{level}_{name}": value for name, value in of_class.items()}
-        group = observed.group_by(keys, maintain_order=True).agg(**sums)
-        enough = group.filter(pl.col(f"{level}_jobs") >= minimum_jobs)
-        jobs = jobs.join(enough, on=keys, how="left", maintain_order="left")
-    level_columns = [f"{level}_{name}" for level in levels for name in (*needs, "jobs")]
-    return jobs.with_columns(
-        pl.when(blind).then(pl.coalesce(f"near_{name}", f"far_{name}")).alias(f"class_{name}")
-        for name in (*needs, "jobs")
-    ).drop(level_columns)
-
-
 def _summarize_telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_model: GpuModel) -> pl.DataFrame:
     """Tabulate sampled minutes, quantile of SM activity, peak memory and SMs of jobs with telemetry."""
     spans = samples_of_runs(jobs, samples, table_name="samples")
@@ -142,13 +120,11 @@ def _summarize_telemetry(jobs: pl.DataFrame, samples: pl.DataFrame | None, gpu_m
     )
 
 
-EVIDENCE_KINDS = ("telemetry", "job statistics", "class", "request")
-"""Evidence for the needs of a job, from best to none: its telemetry, its accounting record, jobs of its class, its own
-request.
-"""
+EVIDENCE_KINDS = ("telemetry", "job statistics", "request")
+"""Evidence for the needs of a job, from best to none: its telemetry, its accounting record, its own request."""
 RIGHTSIZING_COLUMNS = (
-    *("job_id", "attempt", "tenant", "job_class", "profile_requested", "profile_needed", "instances", "sms_needed"),
-    *("memory_needed_gib", "change", "evidence", "reason", "gpu_hours_requested", "gpu_hours_needed"),
+    *("job_id", "attempt", "profile_requested", "profile_needed", "instances", "sms_needed", "memory_needed_gib"),
+    *("change", "evidence"),
 )
 """Columns of the table that :func:`rightsize` returns."""
 
@@ -173,9 +149,7 @@ def rightsize(
     - telemetry: the 95 % quantile of the minute means of SM activity, over at least `minimum_evidence`
       minutes, and the peak of memory plus headroom;
     - job statistics: mean SM activity and peak memory of the accounting record, plus headroom;
-    - class: without either, the 95 % quantile of the needs of observed jobs of the same tenant and class,
-      else of the same class, if there are at least `minimum_evidence`;
-    - request: without any of them, the request itself.
+    - request: without either, the request itself.
 
     Only jobs on one GPU or slice change. A profile larger than the request is recommended only where the use itself,
     without headroom, exceeds it.
@@ -191,15 +165,14 @@ def rightsize(
     headroom : float
         Share added to a mean SM activity and to peak memory. [0-1]
     minimum_evidence : int
-        Fewest minutes of a job, and fewest jobs of a class, that count as evidence.
+        Fewest minutes of a job that count as evidence.
 
     Returns
     -------
-    polars.DataFrame, shape (n_jobs, 14)
-        In the order of `jobs`: ``job_id``, ``attempt``, ``tenant``, ``job_class``, ``profile_requested`` (on
-        this GPU model), ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each
-        instance), ``change`` (smaller, same, larger), ``evidence`` (one of :data:`EVIDENCE_KINDS`), ``reason``,
-        ``gpu_hours_requested`` and ``gpu_hours_needed`` [GPU h over the run time; null while the job runs].
+    polars.DataFrame, shape (n_jobs, 9)
+        In the order of `jobs`: ``job_id``, ``attempt``, ``profile_requested`` (on this GPU model),
+        ``profile_needed``, ``instances``, ``sms_needed``, ``memory_needed_gib`` [GiB] (of each instance), ``change``
+        (smaller, same, larger) and ``evidence`` (one of :data:`EVIDENCE_KINDS`).
 
     Raises
     ------
@@ -223,8 +196,8 @@ def rightsize(
     ...     end_time=nine + timedelta(hours=7),
     ... )
     >>> profile_sizes = rightsize(jobs, "H100-80GB-SXM5")
-    >>> profile_sizes.select("profile_requested", "profile_needed", "gpu_hours_needed").rows()
-    [('gpu', '1g.20gb', 1.0), ('gpu', 'gpu', 56.0)]
+    >>> profile_sizes.select("profile_requested", "profile_needed", "change").rows()
+    [('gpu', '1g.20gb', 'smaller'), ('gpu', 'gpu', 'same')]
     """
     if not 0 <= headroom < 1 or minimum_evidence < 1:
         expected = "headroom from 0 to below 1 and minimum_evidence of at least 1"
@@ -233,55 +206,16 @@ def rightsize(
     table = conform(jobs, Jobs, source="rightsize: jobs").with_columns(cut=pl.col("instances").is_not_null())
     requests = _add_request_sizes(resolve_requests(table, model), model)
     observed = add_own_needs(requests, samples, model, headroom=headroom, minimum_minutes=minimum_evidence)
-    needs = add_class_needs(observed, minimum_jobs=minimum_evidence).with_columns(
-        sms_needed=pl.coalesce("own_sms", "class_sms", "asked_sms"),
-        memory_needed_gib=pl.coalesce("own_memory_gib", "class_memory_gib", "asked_memory_gib"),
+    is_measured = pl.any_horizontal(pl.col("own_sms", "own_memory_gib").is_not_null())
+    needs = observed.with_columns(
+        profile_requested="profile",
+        sms_needed=pl.coalesce("own_sms", "asked_sms"),
+        memory_needed_gib=pl.coalesce("own_memory_gib", "asked_memory_gib"),
         evidence=first_text(
-            (pl.col("minutes").is_not_null(), "telemetry"),
-            (pl.col("own_sms").is_not_null() | pl.col("own_memory_gib").is_not_null(), "job statistics"),
-            (pl.col("class_jobs").is_not_null(), "class"),
-            (pl.lit(True), "request"),
+            (pl.col("minutes").is_not_null(), "telemetry"), (is_measured, "job statistics"), (pl.lit(True), "request")
         ),
     )
-    return _add_reasons(_choose_profiles(needs, model), model).select(RIGHTSIZING_COLUMNS)
-
-
-def keep_requests(jobs: pl.DataFrame, gpu_model: GpuModel | str) -> pl.DataFrame:
-    """Keep every request, in the form of :func:`rightsize`.
-
-    For GPU models without MIG, and for those whose SMs no source states.
-
-    Parameters
-    ----------
-    jobs : polars.DataFrame
-        Table ``schemas.Jobs``.
-    gpu_model : GpuModel or str
-        The GPU model whose profiles requests are mapped to.
-
-    Examples
-    --------
-    >>> from datetime import UTC, datetime
-    >>> from gpuplanner.hardware.gpu_models import make_non_mig_model
-    >>> jobs = {"job_id": ["1"], "attempt": 1, "tenant": "a", "state": "RUNNING", "gpus": 0.5}
-    >>> jobs = pl.DataFrame(jobs).with_columns(submit_time=datetime(2026, 2, 2, tzinfo=UTC))
-    >>> keep_requests(jobs, make_non_mig_model("T4")).select("profile_needed", "change", "reason").row(0)
-    ('gpu', 'same', 'nothing to choose from')
-    """
-    model = as_gpu_model(gpu_model)
-    requests = resolve_requests(conform(jobs, Jobs, source="keep_requests: jobs"), model)
-    names = requests["profile"].drop_nulls().unique().to_list()
-    shares = {name: model.gpu_fraction(name) for name in names}
-    share = pl.col("profile").replace_strict(shares, default=None, return_dtype=pl.Float64)
-    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    gpu_hours = share * pl.col("instances") * hours
-    return requests.with_columns(
-        **dict.fromkeys(("profile_requested", "profile_needed"), pl.col("profile")),
-        **dict.fromkeys(("sms_needed", "memory_needed_gib"), pl.lit(None, pl.Float64)),
-        **dict.fromkeys(("gpu_hours_requested", "gpu_hours_needed"), gpu_hours),
-        change=pl.lit("same"),
-        evidence=pl.lit("request"),
-        reason=pl.lit("nothing to choose from"),
-    ).select(RIGHTSIZING_COLUMNS)
+    return _choose_profiles(needs, model).select(RIGHTSIZING_COLUMNS)
 
 
 def _add_request_sizes(jobs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
@@ -318,42 +252,12 @@ def _choose_profiles(needs: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
     )
 
 
-def _add_reasons(decided: pl.DataFrame, gpu_model: GpuModel) -> pl.DataFrame:
-    """Add the reason as text, and GPU-hours before and after."""
-    by_telemetry = pl.format("95 % quantile of {} minutes, peak memory + headroom", "minutes")
-    by_record = pl.concat_str(
-        pl.when(pl.col("own_sms").is_not_null()).then(pl.lit("mean activity")),
-        pl.when(pl.col("own_memory_gib").is_not_null()).then(pl.lit("peak memory")),
-        separator=" and ",
-        ignore_nulls=True,
-    )
-    reason = first_text(
-        (pl.col("instances") == 0, "requests no GPU"),
-        (pl.col("profile").is_null(), "request not known"),
-        (pl.col("instances") > 1, "more than one GPU or instance: kept"),
-        (pl.col("rank").is_null(), "variant of a profile: kept"),
-        (pl.col("evidence") == "telemetry", by_telemetry),
-        (pl.col("evidence") == "job statistics", pl.format("{} + headroom", by_record)),
-        (pl.col("evidence") == "class", pl.format("{} observed jobs of its class", "class_jobs")),
-        (pl.lit(True), "nothing observed"),
-    )
-    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_microseconds() / 3.6e9
-    shares = dict(profile_sizes(gpu_model).select("profile", "share").iter_rows())
-    share_needed = pl.col("profile_needed").replace_strict(shares, default=None)
-    return decided.with_columns(
-        profile_requested="profile",
-        reason=reason,
-        gpu_hours_requested=pl.col("share") * pl.col("instances") * hours,
-        gpu_hours_needed=share_needed * pl.col("instances") * hours,
-    )
-
-
 SAME_REQUEST_KEY_COLUMNS = ("tenant", "user", "job_class", "gpu_model", "profile_requested", "gpus")
 """Columns that are equal for jobs with the same request."""
 
 
 def models_of_jobs(
-    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None
+    jobs: pl.DataFrame, boards: Mapping[str | None, GpuModel | str] | None = None
 ) -> dict[str | None, GpuModel | None]:
     """Map the GPU model names of jobs to GPU models of the catalogue.
 
@@ -392,7 +296,10 @@ def models_of_jobs(
 
 
 def requested_and_used(
-    jobs: pl.DataFrame, boards: Mapping[str | None, str] | None = None, *, samples: pl.DataFrame | None = None
+    jobs: pl.DataFrame,
+    boards: Mapping[str | None, GpuModel | str] | None = None,
+    *,
+    samples: pl.DataFrame | None = None,
 ) -> pl.DataFrame:
     """Tabulate the GPUs and memory that each GPU job requested beside those that it used.
 
@@ -409,11 +316,11 @@ def requested_and_used(
     -------
     polars.DataFrame
         In the order of `jobs`: ``job_id``, ``attempt``, the columns :data:`SAME_REQUEST_KEY_COLUMNS`, ``nodes``,
-        ``state``,
-        ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``memory_asked_gib`` [GiB, of one GPU or
-        instance], ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
+        ``state``, ``board`` (of the catalogue), ``profile`` (on it), ``instances``, ``is_cut`` (whether the job is
+        known to have held MIG instances), ``memory_asked_gib`` [GiB, of one GPU or instance],
+        ``memory_peak_gib`` [GiB, of the record or the samples], ``sm_activity`` [0-1, of the record,
         else of the samples], ``start_time``, ``run_s``, ``time_limit_s``, ``wait_s`` [s], ``gpus_active`` (that worked
-        in some minute; null unless all were sampled), ``profile_needed``, ``size_from`` (the evidence for it),
+        in some minute; null unless all were sampled), ``profile_needed``, ``sms_needed``, ``size_from`` (the evidence),
         ``share_asked`` (of the GPU model, per instance), ``rank_asked``, ``rank_needed`` (sizes of the GPU model in
         order; null where the job cannot be sized), and ``gpu_hours`` [GPU h, of what was asked for].
 
@@ -434,7 +341,7 @@ def requested_and_used(
     (79.25, 8.0, '1g.10gb', 2.0)
     """
     table = conform(jobs, Jobs, source="hints: jobs").filter(pl.col("gpus") > 0).with_row_index("row")
-    table = table.with_columns(devices=pl.coalesce("instances", "gpus"))
+    table = table.with_columns(devices=pl.coalesce("instances", "gpus"), is_cut=pl.col("instances").is_not_null())
     sized = [
         _size_jobs_of_model(table.filter(pl.col("gpu_model").eq_missing(pl.lit(word))), gpu_model, samples)
         for word, gpu_model in models_of_jobs(table, boards).items()
@@ -447,7 +354,7 @@ def requested_and_used(
         .join(_sampled_use(table, samples), on="row", how="left", maintain_order="left")
         .select(
             pl.col("job_id", "attempt", *SAME_REQUEST_KEY_COLUMNS),
-            pl.col("nodes", "state", "board", "profile", "instances", "memory_asked_gib"),
+            pl.col("nodes", "state", "board", "profile", "instances", "is_cut", "memory_asked_gib"),
             pl.max_horizontal("memory_peak_gib", "sampled_memory_gib"),
             pl.coalesce("sm_activity", "sampled_activity"),
             "start_time",
@@ -455,7 +362,7 @@ def requested_and_used(
             "time_limit_s",
             wait_s.alias("wait_s"),
             pl.when(pl.col("gpus_seen") >= pl.col("devices")).then("gpus_active"),
-            pl.col("profile_needed", "size_from", "share_asked", "rank_asked", "rank_needed"),
+            pl.col("profile_needed", "sms_needed", "size_from", "share_asked", "rank_asked", "rank_needed"),
             gpu_hours=pl.col("share_asked") * pl.col("instances") * hours,
         )
     )
@@ -486,6 +393,7 @@ def _size_jobs_of_model(jobs: pl.DataFrame, gpu_model: GpuModel | None, samples:
             share_asked=pl.coalesce(of_each, pl.when(pl.col("gpus") < 1).then("gpus").otherwise(share)),
             rank_asked=pl.lit(None, pl.Int32),
             profile_needed=pl.lit(None, pl.String),
+            sms_needed=pl.lit(None, pl.Float64),
             size_from=pl.lit(None, pl.String),
             rank_needed=pl.lit(None, pl.Int32),
         )
@@ -499,7 +407,7 @@ def _size_jobs_of_model(jobs: pl.DataFrame, gpu_model: GpuModel | None, samples:
         resolve_requests(jobs, gpu_model)
         .join(request_columns, on="profile", how="left", maintain_order="left")
         .with_columns(
-            board=pl.lit(gpu_model.name), profile_needed=needed["profile_needed"], size_from=needed["evidence"]
+            needed["profile_needed", "sms_needed"], board=pl.lit(gpu_model.name), size_from=needed["evidence"]
         )
         .with_columns(rank_needed=pl.when(has_own_evidence & (pl.col("instances") == 1)).then(rank))
         .select(_size_jobs_of_model(jobs.clear(), None, None).columns)

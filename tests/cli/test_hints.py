@@ -35,7 +35,8 @@ def test_the_table_fits_a_terminal_and_says_what_is_saved_and_what_is_missing(co
     rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["groups"]
     hours = {name: sum(row[name] or 0 for row in rows) for name in ("saved_gpu_hours", "gpu_hours")}
     amounts = f"{hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f}"
-    assert saved == f"saved: {amounts} requested GPU-hours"
+    by_job = sum(row["saved_by_job_gpu_hours"] or 0 for row in rows)
+    assert saved.startswith(f"saved: {amounts} requested GPU-hours, {by_job:,.1f} if owners choose by job (a MIG slice")
     without = sum(row["gpu_hours"] for row in rows if row["recommended_profile"] is None)
     assert unsized.startswith(f"{without:,.1f} GPU-hours without a size: import more telemetry")
 
@@ -54,7 +55,8 @@ def test_profiles_that_no_node_has_are_named(command, tmp_path):
 def test_no_recommendation_has_its_reason(command, tmp_path):
     trace = open_dataset(sample_folder())
     jobs = trace.jobs.head(4).with_columns(
-        pl.lit(None, trace.jobs.schema[name]).alias(name) for name in ("memory_peak_gib", "time_limit_s")
+        pl.lit(None, trace.jobs.schema[name]).alias(name)
+        for name in ("memory_peak_gib", "time_limit_s", "profile_requested")
     )
     write_dataset(Dataset({"jobs": jobs}, trace.rejects, trace.quality, trace.provenance), tmp_path / "t")
     _, text, notes = command("rightsize", str(tmp_path / "t"), "--format", "pod")
@@ -91,7 +93,7 @@ def test_objects_to_paste_are_one_stream(command, form, kinds):
     """One by one and as a stream for kubectl apply: each object once under its name, claims with their pods."""
     arguments = ("rightsize", "sample", "--team", "search", "--format", form)
     rows = json.loads(command(*arguments, "--json")[1])["groups"]
-    given = [row["lines"] for row in rows if row["lines"]]
+    given = [part["lines"] for row in rows for part in row["jobs_by_profile"] if part["lines"]]
     assert len(given) > 1
     one_by_one = [list(yaml.safe_load_all(lines)) for lines in given]
     assert all([document["kind"] for document in documents] == kinds for documents in one_by_one)

@@ -16,16 +16,17 @@ from polars.testing import assert_frame_equal
 
 from gpuplanner.core.errors import GeometryError
 from gpuplanner.hardware.catalog import mig_model_names
+from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.ingest.public.philly_miso_pai_supercloud_traces import read_supercloud
 from gpuplanner.ingest.slurm.accounting import read_slurm
-from gpuplanner.sizing.request_recommendations import (
+from gpuplanner.usage.planning_history import load_dataset
+from gpuplanner.usage.request_recommendations import (
     TIME_LIMIT_MARGIN,
     _covering_limit_s,
     estimate_limit_risks,
     recommend_requests,
 )
-from gpuplanner.usage.planning_history import load_dataset
-from gpuplanner.usage.requested_demand import slice_profiles
+from gpuplanner.usage.requested_demand import profile_sizes, slice_profiles
 from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, models_of_jobs, requested_and_used, rightsize
 from tests.examples import examples
 
@@ -78,8 +79,8 @@ def test_no_failure_in_few_runs_is_no_proof(make_jobs):
     assert (five["size_risk_at_most"], many["size_risk_at_most"]) == pytest.approx((0.4507, 0.01), abs=1e-4)
     assert many["size_reason"] == "no run of 300 needed more; at most 1 % of later runs need more (95 % confidence)"
     assert five["size_reason"] == (
-        "no run of 5 needed more; too few runs to promise it (29 would do), try it first; "
-        "at most 46 % of later runs need more (95 % confidence)"
+        "no run of 5 needed more; at most 46 % of later runs need more (95 % confidence); "
+        "test it first: 29 runs bring this to 10 %"
     )
     assert group(runs(make_jobs, [None] * 20))["size_risk_at_most"] is None
 
@@ -154,7 +155,7 @@ def test_limit_covers_95_percent_of_later_runs(make_jobs):
     assert row["risk_time_out"] == 0
     assert row["freed_limit_gpu_hours"] == pytest.approx(40 * (24 - 69 / 60))
     assert row["limit_reason"] == (
-        "covers 95 % of runs like these 40, plus 75 %; 0 of 21 later runs outlast the limit of those before"
+        "time limit: 75 % above the p95 of 40 runs; 0 of 21 later runs outlast the limit of those before"
     )
 
 
@@ -169,7 +170,7 @@ def test_later_runs_are_held_against_what_had_ended_before_them(make_jobs):
     # All at once: none had ended when another began.
     together = group(lasting(make_jobs, *[10] * 30, 50))
     assert (together["later_runs"], together["risk_time_out"]) == (0, None)
-    assert together["limit_reason"].endswith("plus 75 %; no later run to test it on")
+    assert together["limit_reason"].endswith("p95 of 31 runs; no later run to test it on")
 
 
 def test_a_run_that_was_stopped_needs_more_than_it_had(make_jobs):
@@ -198,8 +199,8 @@ def test_number_of_gpus_that_worked(make_jobs, make_samples):
     assert (row["instances_hint"], row["size_runs"], row["size_risk"]) == (2, 10, 0.0)
     assert row["saved_gpu_hours"] == pytest.approx(20.0)
     assert row["size_reason"] == (
-        "at most 2 GPUs worked in 10 full runs; too few runs to promise it (29 would do), try it first; "
-        "at most 26 % of later runs need more (95 % confidence)"
+        "at most 2 GPUs worked in 10 full runs; at most 26 % of later runs need more (95 % confidence); "
+        "test it first: 29 runs bring this to 10 %"
     )
     alone = group(jobs, pl.concat(each.with_columns(sm_activity=0.9 * (each["gpu"] == 0)) for each in devices))
     assert alone["size_reason"].startswith("at most 1 GPU worked in 10 full runs; ")
@@ -328,9 +329,9 @@ def test_sample_saves_less_than_job_by_job_and_fails_seldom():
     assert table["jobs"].sum() == trace.jobs.height
     assert table["gpu_hours"].sum() == pytest.approx(history["gpu_hours"].sum())
     # Knowing each job's own peak beforehand is a bound on what hints from other runs can save.
-    single = rightsize(trace.jobs, BOARD, samples=trace.samples)
-    own = single.filter(pl.col("evidence").is_in(["telemetry", "job statistics"]))
-    bound = own.select((pl.col("gpu_hours_requested") - pl.col("gpu_hours_needed")).sum()).item()
+    shares = dict(profile_sizes(as_gpu_model(BOARD)).select("profile", "share").iter_rows())
+    needed = pl.col("profile_needed").replace_strict(shares, return_dtype=pl.Float64)
+    bound = history.select((pl.col("gpu_hours") * (1 - needed / pl.col("share_asked"))).sum()).item()
     saved = table["saved_gpu_hours"].sum()
     assert 0.2 * bound < saved < bound
     given = table.filter(pl.col("recommended_profile").is_not_null())

@@ -38,7 +38,6 @@ def test_job_statistics(make_jobs, named, activity, peak_gib, expected, change):
     row = size(jobs)
     assert (row["profile_needed"], row["change"]) == (expected, change)
     assert row["evidence"] == "job statistics"
-    assert row["reason"] == "mean activity and peak memory + headroom"
 
 
 def test_a_job_that_held_a_slice_is_measured_against_the_slice(make_jobs):
@@ -58,13 +57,11 @@ def test_what_was_not_observed_is_as_large_as_the_request(make_jobs):
     busy_only = size(make_jobs({"profile_requested": "3g.40gb", "sm_activity": 0.02}))
     assert busy_only["profile_needed"] == "3g.40gb"
     assert busy_only["memory_needed_gib"] == 39.5
-    assert busy_only["reason"] == "mean activity + headroom"
     memory_only = size(make_jobs({"profile_requested": "3g.40gb", "memory_peak_gib": 5.0}))
     assert memory_only["profile_needed"] == "3g.40gb"
     assert memory_only["sms_needed"] == 60
     nothing = size(make_jobs({}))
     assert (nothing["profile_needed"], nothing["evidence"]) == ("gpu", "request")
-    assert nothing["reason"] == "nothing observed"
 
 
 def test_telemetry_is_the_95_percent_quantile_of_minutes_without_headroom(make_jobs, make_samples):
@@ -74,7 +71,6 @@ def test_telemetry_is_the_95_percent_quantile_of_minutes_without_headroom(make_j
     assert row["sms_needed"] == pytest.approx(0.24 * 132)
     assert row["memory_needed_gib"] == pytest.approx(16.0 * 1.1)
     assert (row["profile_needed"], row["evidence"]) == ("2g.20gb", "telemetry")
-    assert row["reason"] == "95 % quantile of 20 minutes, peak memory + headroom"
 
 
 def test_samples_within_a_minute_are_averaged_first(make_jobs, make_samples):
@@ -101,38 +97,6 @@ def test_samples_belong_to_the_attempt_that_ran(make_jobs, make_samples):
     samples = make_samples("7", [0.05] * 10 + [0.4] * 10)
     table = rightsize(make_jobs(first, second), BOARD, samples=samples)
     assert table["sms_needed"].to_list() == pytest.approx([0.05 * 132, 0.4 * 132])
-
-
-def test_class_speaks_for_jobs_that_were_not_observed(make_jobs):
-    seen = {"job_class": "evaluation", "sm_activity": 0.20, "memory_peak_gib": 15.0}
-    elsewhere = {"job_class": "evaluation", "tenant": "b", "sm_activity": 0.02, "memory_peak_gib": 5.0}
-    blind = {"job_class": "evaluation"}
-    other = {"job_class": "inference"}
-    jobs = make_jobs(blind, blind | {"tenant": "c"}, other, *[seen] * 5, *[elsewhere] * 5)
-    table = rightsize(jobs, BOARD)
-    assert table["evidence"][:3].to_list() == ["class", "class", "request"]
-    assert table["profile_needed"][:3].to_list() == ["2g.20gb", "2g.20gb", "gpu"]
-    assert table["reason"][:2].to_list() == ["5 observed jobs of its class", "10 observed jobs of its class"]
-
-
-def test_four_jobs_are_no_class_and_a_class_never_asks_for_more(make_jobs):
-    seen = {"job_class": "evaluation", "sm_activity": 0.30, "memory_peak_gib": 15.0}
-    blind = {"job_class": "evaluation", "profile_requested": "1g.10gb"}
-    assert size(make_jobs({"job_class": "evaluation"}, *[seen] * 4))["evidence"] == "request"
-    row = size(make_jobs(blind, *[seen] * 5))
-    assert (row["evidence"], row["profile_needed"], row["change"]) == ("class", "1g.10gb", "same")
-
-
-def test_gpu_hours_count_compute_slices(make_jobs):
-    held = {"end_time": make_jobs({})["start_time"][0] + timedelta(hours=7)}
-    jobs = make_jobs(
-        held | {"sm_activity": 0.02, "memory_peak_gib": 5.0},
-        held | {"gpus": 4.0},
-        {"end_time": None, "sm_activity": 0.02, "memory_peak_gib": 5.0},
-    )
-    table = rightsize(jobs, BOARD)
-    assert table["gpu_hours_requested"].to_list() == [7.0, 28.0, None]
-    assert table["gpu_hours_needed"].to_list() == pytest.approx([1.0, 28.0, None])
 
 
 SLICES = {

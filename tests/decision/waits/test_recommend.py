@@ -13,7 +13,12 @@ import pytest
 from gpuplanner.decision.capacity_measures import Recommendation, SizedPool, find_raised_limits, scale_units
 from gpuplanner.decision.capacity_measures import recommend as recommend_with
 from gpuplanner.decision.explained_waits import explain_waits
-from gpuplanner.decision.fewest_gpus_and_best_layout import explain_kept_gpus, find_smallest_units
+from gpuplanner.decision.fewest_gpus_and_best_layout import (
+    build_layout_pools,
+    explain_kept_gpus,
+    find_best_layout,
+    find_smallest_units,
+)
 from gpuplanner.decision.headroom_and_growth import (
     date_exhaustion,
     fit_growth_per_week,
@@ -24,6 +29,7 @@ from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED, JobReplayIn
 from gpuplanner.decision.wait_curve import (
     WaitModel,
     WaitTarget,
+    join_pools,
     scale_load,
     simulate_curve_points,
     split_by_profiles,
@@ -353,3 +359,24 @@ def test_growth_that_is_not_shown_dates_nothing():
     assert date_exhaustion(FLAT, None, date(2026, 7, 27), 56, 90).date is None
     few = fit_growth_per_week(np.ones(5))
     assert date_exhaustion(few, None, date(2026, 7, 27), 35, 90).reason == few.weekly.reason
+
+
+def test_a_profile_that_fits_once_on_a_gpu_shares_it(full):
+    fleet, requests = full.inputs.fleet, full.inputs.requests
+    capacity = np.concatenate([fleet.capacity, np.zeros((len(fleet.gpus), 1, 2), np.int64)], axis=2)
+    weights = np.array([1.0, 3 / 7, 4 / 7])
+    fleet = replace(fleet, profiles=("gpu", "3g.40gb", "4g.40gb"), capacity=capacity, weights=weights)
+    profile = np.where(requests.total == 1, 1 + np.arange(len(requests.total)) % 2, 0)
+    inputs = replace(full.inputs, fleet=fleet, views={AS_TODAY: replace(requests, profile=profile)})
+    model = replace(full, inputs=inputs)
+    layout = find_best_layout(model)
+    mixed, uniform = layout["4g.40gb:1,3g.40gb:1"], layout["3g.40gb:2"]
+    assert mixed > 0
+    assert "4g.40gb:1" not in layout
+    pools = build_layout_pools(model, layout)
+    assert [pool.profiles for pool in pools] == [(0,), (2, 1)]
+    offered = join_pools(pools, [pool.expected for pool in pools]).capacity.sum(axis=(0, 1)).tolist()
+    assert offered == [layout["gpu"], mixed + 2 * uniform, mixed]
+    # A smaller pool gives up what holds two of the same first, a larger one gets more of it.
+    assert pools[1].resize(mixed).capacity.sum(axis=(0, 1)).tolist() == [0, mixed, mixed]
+    assert pools[1].resize(mixed + 3).capacity.sum(axis=(0, 1)).tolist() == [0, mixed + 6, mixed]

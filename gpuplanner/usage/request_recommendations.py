@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.errors import SchemaError
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.hardware.gpu_models import as_gpu_model
 from gpuplanner.usage.requested_demand import PROFILE_SIZE_SCHEMA, profile_sizes
 from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, first_text
@@ -17,6 +18,10 @@ from gpuplanner.usage.rightsizing import SAME_REQUEST_KEY_COLUMNS, first_text
 COMPLETE_RUN_STATES = ("COMPLETED", "TIMEOUT")
 """Runs that reached their end or their limit. What failed or was cancelled may have stopped before its peak: it
 counts as a lower bound of the need, never as evidence that little was needed."""
+MIN_FULL_RUNS = 5
+"""Fewest full runs that a recommendation rests on."""
+MAX_SIZE_RISK = 0.10
+"""Largest rate of past failures with which a recommendation is given [0-1]."""
 EXCEEDANCE_CONFIDENCE_PERCENT = 95
 """Confidence of the largest share of later runs that may need more than the recommended size."""
 
@@ -99,6 +104,168 @@ def _profile_ranks(jobs: pl.DataFrame) -> pl.DataFrame:
         .filter(pl.col("rank").is_not_null())
         .unique(["board", "rank"], keep="first", maintain_order=True)
     )
+
+
+def number_requests(history: pl.DataFrame) -> pl.DataFrame:
+    """Add ``group``, equal for the jobs of a user and class that request the same."""
+    groups = history.select(SAME_REQUEST_KEY_COLUMNS).unique(maintain_order=True).with_row_index("group")
+    return history.join(groups, on=SAME_REQUEST_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left")
+
+
+def recommend_sizes(
+    jobs: pl.DataFrame, *, minimum_evidence: int = MIN_FULL_RUNS, highest_risk: float = MAX_SIZE_RISK
+) -> pl.DataFrame:
+    """Recommend a size for each group of equal requests where evidence is enough and risk is low.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        From :func:`~gpuplanner.usage.rightsizing.requested_and_used`, with ``group``.
+    minimum_evidence : int
+        Fewest full runs that a recommendation rests on.
+    highest_risk : float
+        Largest rate of past failures with which a recommendation is given [0-1].
+
+    Returns
+    -------
+    polars.DataFrame
+        A row per ``group``: its request and use, ``recommended_profile`` and ``instances_hint`` (null without a
+        recommendation), ``size_reason``, and the columns of :func:`estimate_size_risks`.
+
+    Raises
+    ------
+    SchemaError
+        If `minimum_evidence` or `highest_risk` is out of range.
+
+    Examples
+    --------
+    >>> from datetime import UTC, datetime, timedelta
+    >>> from gpuplanner.usage.rightsizing import requested_and_used
+    >>> nine = datetime(2026, 2, 2, 9, tzinfo=UTC)
+    >>> jobs = pl.DataFrame({"job_id": list("abcdef"), "attempt": 1, "tenant": "t", "state": "COMPLETED",
+    ...     "gpus": 1.0, "gpu_model": "H100-80GB-SXM5", "submit_time": nine, "start_time": nine,
+    ...     "end_time": nine + timedelta(hours=1), "sm_activity": 0.1, "memory_peak_gib": [8.0] * 5 + [15.0]})
+    >>> sizes = recommend_sizes(number_requests(requested_and_used(jobs)), highest_risk=0.2)
+    >>> sizes.select("profile", "recommended_profile", "size_runs", pl.col("size_risk").round(2)).row(0)
+    ('gpu', '1g.20gb', 6, 0.17)
+    """
+    if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
+        expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
+        got = f"{minimum_evidence!r} and {highest_risk!r}"
+        raise SchemaError("hints", expected, got, "Use for example 5 and 0.1.")
+    table = jobs.select("group", *SAME_REQUEST_KEY_COLUMNS).unique("group", keep="first", maintain_order=True)
+    for part in (_summarize_groups(jobs), estimate_size_risks(jobs)):
+        table = table.join(part, on="group", how="left", maintain_order="left")
+    table = table.with_columns(pl.col("size_runs").fill_null(0))
+    is_single, no_board = pl.col("instances") == 1, pl.col("board").is_null()
+    few_sizes, risky_size = pl.col("size_runs") < minimum_evidence, pl.col("size_risk") > highest_risk
+    failures = (pl.col("size_risk") * pl.col("size_runs")).round().cast(pl.Int64), "size_runs"
+    sized = _count_expression("size_runs", "full run"), pl.lit(minimum_evidence)
+    no_reason = first_text(
+        (~is_single & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
+        (
+            ~is_single & risky_size,
+            pl.format("not smaller: in {} of {} runs more GPUs worked than in the others", *failures),
+        ),
+        (is_single & no_board & pl.col("gpu_model").is_null(), "GPU model not named"),
+        (is_single & no_board, pl.format("GPU model {} is not in the catalog", "gpu_model")),
+        (is_single & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
+        (is_single & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
+        (
+            is_single & risky_size,
+            pl.format("not smaller: {} of {} runs would not have fitted where the others did", *failures),
+        ),
+    )
+    fits_text = pl.format("no run of {} needed more", "size_runs")
+    gpus_text = pl.format("at most {} worked in {} full runs", _count_expression("active", "GPU"), "size_runs")
+    risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
+    enough_runs = math.ceil(
+        math.log(1 - EXCEEDANCE_CONFIDENCE_PERCENT / 100) / math.log1p(-min(max(highest_risk, 1e-9), 0.999))
+    )
+    too_few = f"; test it first: {enough_runs:,} runs bring this to {100 * highest_risk:g} %"
+    test_first = first_text((pl.col("size_risk_at_most") > highest_risk, too_few))
+    need_more = f"{{}}; at most {{}} % of later runs need more ({EXCEEDANCE_CONFIDENCE_PERCENT} % confidence){{}}"
+    seen_text = pl.when(is_single).then(fits_text).otherwise(gpus_text)
+    proven = pl.format(need_more, seen_text, risk_percent, test_first.fill_null(""))
+    unchanged = pl.col("rank") == pl.col("rank_asked")
+    return table.with_columns(
+        recommended_profile=pl.when(no_reason.is_null()).then(
+            pl.when(is_single & ~unchanged).then("needed").otherwise("profile")
+        ),
+        instances_hint=pl.when(no_reason.is_null()).then(
+            pl.when(is_single).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
+        ),
+        size_reason=pl.coalesce(no_reason, proven),
+    )
+
+
+def choose_profiles(jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
+    """Choose a profile for each job: its own need where it was measured, else what all runs of its group fit.
+
+    Jobs of a group without a recommended size keep their request. Runs of one group may need different profiles: only
+    the owner can choose between them before a run.
+
+    Parameters
+    ----------
+    jobs : polars.DataFrame
+        From :func:`number_requests`.
+    sizes : polars.DataFrame
+        From :func:`recommend_sizes` for these jobs.
+
+    Returns
+    -------
+    polars.DataFrame
+        `jobs` with ``is_sized`` (the group has a recommended size), ``by_owner`` (needs less than it),
+        ``chosen_profile``, ``chosen_instances`` and ``chosen_share`` (of a GPU, per instance).
+    """
+    is_single, rank = pl.col("instances") == 1, pl.coalesce("rank_needed", "rank")
+    shares = _profile_ranks(jobs).select("board", pl.col("profile").alias("ranked"), "share", chosen_rank="rank")
+    chosen = (
+        jobs.join(sizes.select("group", "rank", "recommended_profile", "instances_hint"), on="group", how="left")
+        .with_columns(is_sized=pl.col("recommended_profile").is_not_null())
+        .with_columns(chosen_rank=pl.when("is_sized", is_single, rank != pl.col("rank_asked")).then(rank))
+        .join(shares, on=["board", "chosen_rank"], how="left", maintain_order="left")
+    )
+    return chosen.select(
+        *jobs.columns,
+        "is_sized",
+        by_owner=(pl.col("chosen_rank") < pl.col("rank")).fill_null(value=False),
+        chosen_profile=pl.coalesce("ranked", "profile"),
+        chosen_instances=pl.coalesce("instances_hint", "instances"),
+        chosen_share=pl.coalesce("share", "share_asked"),
+    )
+
+
+def _count_chosen_profiles(chosen: pl.DataFrame) -> pl.DataFrame:
+    """Count the jobs of each group by chosen profile, and the GPU-hours that are saved if owners choose by job."""
+    size = pl.col("chosen_share") * pl.col("chosen_instances") / (pl.col("share_asked") * pl.col("instances"))
+    counts = chosen.group_by("group", "chosen_profile", maintain_order=True).agg(
+        jobs=pl.len(), saved=(pl.col("gpu_hours") * (1 - size)).sum()
+    )
+    counts = counts.sort("group", "jobs", "chosen_profile", descending=[False, True, False])
+    return counts.group_by("group", maintain_order=True).agg(
+        jobs_by_profile=pl.struct(profile="chosen_profile", jobs="jobs"), saved_by_job_gpu_hours=pl.col("saved").sum()
+    )
+
+
+def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
+    """Summarise requests and use of each group."""
+    group_columns = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
+    return jobs.group_by("group", maintain_order=True).agg(
+        *(pl.col(name).first() for name in group_columns),
+        pl.col("nodes").max(),
+        pl.col("memory_peak_gib").max(),
+        *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
+        pl.col("gpu_hours").sum(),
+        jobs=pl.len(),
+        jobs_on_full_gpus=(~pl.col("is_cut") | (pl.col("profile") == FULL_GPU)).sum(),
+    )
+
+
+def _count_expression(count: str, noun: str) -> pl.Expr:
+    """Make an expression of a number with its noun: "1 run" or "2 runs"."""
+    ending = pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
+    return pl.format("{} " + noun + "{}", count, ending)
 
 
 COVERED_PERCENT = 95
@@ -184,7 +351,9 @@ def _find_overruns(start_s: np.ndarray, run_s: np.ndarray, needed_s: np.ndarray)
     return overruns
 
 
-def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, highest_risk: float = 0.10) -> pl.DataFrame:
+def recommend_requests(
+    history: pl.DataFrame, *, minimum_evidence: int = MIN_FULL_RUNS, highest_risk: float = MAX_SIZE_RISK
+) -> pl.DataFrame:
     """Recommend size and time limit for each group of equal requests, or give the reason for none.
 
     Parameters
@@ -200,15 +369,17 @@ def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, high
     -------
     polars.DataFrame
         One row per group, most GPU-hours saved first: the columns ``SAME_REQUEST_KEY_COLUMNS``, ``gpu_model``,
-        ``profile``,
-        ``instances``, ``nodes`` (most), ``jobs``; ``memory_asked_gib``, ``memory_peak_gib`` (highest),
+        ``profile``, ``instances``, ``nodes`` (most), ``jobs``, ``jobs_on_full_gpus`` (whatever they requested);
+        ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
         ``wait_s`` (median); ``recommended_profile``, ``instances_hint``, ``size_runs`` (full runs), ``size_risk``
         (share of these that the others' need would not have held), ``size_risk_at_most`` (share of later runs that
         may need more, with 95 % confidence; null without such runs), ``size_reason``;
         ``recommended_time_limit_s``, ``limit_runs``,
         ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
-        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these), ``at_risk_gpu_hours`` (of
+        ``jobs_by_profile`` (jobs by the profile that :func:`choose_profiles` gives them, as each was measured);
+        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these, if all request the same),
+        ``saved_by_job_gpu_hours`` (if owners choose by job), ``at_risk_gpu_hours`` (of
         the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
         for and the hint does not) and ``time_out_gpu_hours`` (up to the limit, of the runs that outlast it).
 
@@ -232,96 +403,39 @@ def recommend_requests(history: pl.DataFrame, *, minimum_evidence: int = 5, high
     >>> row["size_runs"], row["size_risk"], round(row["size_risk_at_most"], 2)
     (20, 0.0, 0.14)
     """
-    if minimum_evidence < 2 or not 0 <= highest_risk <= 1:
-        expected = "minimum_evidence of at least 2 and highest_risk from 0 to 1"
-        got = f"{minimum_evidence!r} and {highest_risk!r}"
-        raise SchemaError("hints", expected, got, "Use for example 5 and 0.1.")
-    groups = history.select(SAME_REQUEST_KEY_COLUMNS).unique(maintain_order=True).with_row_index("group")
-    jobs = history.join(groups, on=SAME_REQUEST_KEY_COLUMNS, how="left", nulls_equal=True, maintain_order="left")
-    table = groups
-    for part in (_summarize_groups(jobs), estimate_size_risks(jobs), estimate_limit_risks(jobs)):
+    jobs = number_requests(history)
+    table = recommend_sizes(jobs, minimum_evidence=minimum_evidence, highest_risk=highest_risk)
+    for part in (estimate_limit_risks(jobs), _count_chosen_profiles(choose_profiles(jobs, table))):
         table = table.join(part, on="group", how="left", maintain_order="left")
     table = table.join(_sum_freed_hours(table, jobs), on="group", how="left", maintain_order="left")
     return (
-        _add_gains(_decide_recommendations(table, minimum_evidence, highest_risk))
+        _add_gains(_recommend_limits(table, minimum_evidence, highest_risk))
         .sort("saved_gpu_hours", "gpu_hours", "group", descending=[True, True, False], nulls_last=True)
-        .select(RECOMMENDATION_COLUMNS)
+        .drop(INTERMEDIATE_COLUMNS)
     )
 
 
-RECOMMENDATION_COLUMNS = (
-    *SAME_REQUEST_KEY_COLUMNS,
-    "board",
-    "profile",
-    "instances",
-    "nodes",
-    "jobs",
-    "memory_asked_gib",
-    "memory_peak_gib",
-    "sm_activity",
-    "run_s",
-    "run_p95_s",
-    "time_limit_s",
-    "wait_s",
-    "recommended_profile",
-    "instances_hint",
-    "size_runs",
-    "size_risk",
-    "size_risk_at_most",
-    "size_reason",
-    "recommended_time_limit_s",
-    "limit_runs",
-    "later_runs",
-    "risk_time_out",
-    "limit_reason",
-    "gpu_hours",
-    "saved_gpu_hours",
-    "at_risk_gpu_hours",
-    "freed_limit_gpu_hours",
-    "time_out_gpu_hours",
+INTERMEDIATE_COLUMNS = (
+    "group",
+    "rank",
+    "rank_asked",
+    "active",
+    "needed",
+    "share_hint",
+    "share_asked",
+    "limit",
+    "freed",
 )
-"""Columns of the table of :func:`recommend_requests`."""
+"""Columns that lead to the recommendations of :func:`recommend_requests` and are not part of them."""
 
 
-def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
-    """Summarise requests and use of each group."""
-    group_columns = ("board", "profile", "instances", "memory_asked_gib", "share_asked", "rank_asked")
-    return jobs.group_by("group", maintain_order=True).agg(
-        *(pl.col(name).first() for name in group_columns),
-        pl.col("nodes").max(),
-        pl.col("memory_peak_gib").max(),
-        *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
-        pl.col("gpu_hours").sum(),
-        jobs=pl.len(),
-    )
-
-
-def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
-    """Recommend where evidence is enough and risk is low, with a reason in any case."""
-    table = table.with_columns(pl.col("size_runs", "limit_runs", "later_runs").fill_null(0))
-    is_single, no_board = pl.col("instances") == 1, pl.col("board").is_null()
-    few_sizes, risky_size = pl.col("size_runs") < minimum, pl.col("size_risk") > highest_risk
-    size_failures = (pl.col("size_risk") * pl.col("size_runs")).round().cast(pl.Int64), "size_runs"
-    sized = _count_expression("size_runs", "full run"), pl.lit(minimum)
-    no_size_reason = first_text(
-        (~is_single & few_sizes, pl.format("{} with samples of all GPUs, {} needed", *sized)),
-        (
-            ~is_single & risky_size,
-            pl.format("not smaller: in {} of {} runs more GPUs worked than in the others", *size_failures),
-        ),
-        (is_single & no_board & pl.col("gpu_model").is_null(), "GPU model not named"),
-        (is_single & no_board, pl.format("GPU model {} is not in the catalog", "gpu_model")),
-        (is_single & pl.col("rank_asked").is_null(), "variant of a profile: kept"),
-        (is_single & few_sizes, pl.format("{} with measured memory, {} needed", *sized)),
-        (
-            is_single & risky_size,
-            pl.format("not smaller: {} of {} runs would not have fitted where the others did", *size_failures),
-        ),
-    )
-    limit_failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
-    outlasted = pl.format("{} of {} later runs outlast the limit of those before", *limit_failures)
+def _recommend_limits(table: pl.DataFrame, minimum: int, highest_risk: float) -> pl.DataFrame:
+    """Recommend time limits where evidence is enough and risk is low, with a reason in any case."""
+    table = table.with_columns(pl.col("limit_runs", "later_runs").fill_null(0))
+    failures = (pl.col("risk_time_out") * pl.col("later_runs")).round().cast(pl.Int64), "later_runs"
+    outlasted = pl.format("{} of {} later runs outlast the limit of those before", *failures)
     min_runs, full_runs = max(minimum, min_runs_for_limit()), _count_expression("limit_runs", "full run")
-    no_limit_reason = first_text(
+    no_reason = first_text(
         (
             pl.col("limit_runs") < min_runs,
             pl.format("time limit unchanged: {}, a new limit needs {}", full_runs, pl.lit(min_runs)),
@@ -334,38 +448,12 @@ def _decide_recommendations(table: pl.DataFrame, minimum: int, highest_risk: flo
         (pl.col("risk_time_out") > highest_risk, pl.format("not recommended: {}", outlasted)),
     )
     tested = first_text((pl.col("later_runs") > 0, outlasted), (pl.lit(True), "no later run to test it on"))
-    covered = f"covers {COVERED_PERCENT} % of runs like these {{}}, plus {100 * TIME_LIMIT_MARGIN:.0f} %; {{}}"
-    covers = pl.format(covered, "limit_runs", tested)
-    fits_text = pl.format("no run of {} needed more", "size_runs")
-    gpus_text = pl.format("at most {} worked in {} full runs", _count_expression("active", "GPU"), "size_runs")
-    risk_percent = (100 * pl.col("size_risk_at_most")).ceil().cast(pl.Int64)
-    promised = math.ceil(
-        math.log(1 - EXCEEDANCE_CONFIDENCE_PERCENT / 100) / math.log1p(-min(max(highest_risk, 1e-9), 0.999))
-    )
-    too_few = f"; too few runs to promise it ({promised:,} would do), try it first"
-    few = first_text((pl.col("size_risk_at_most") > highest_risk, too_few))
-    need_more = f"{{}}{{}}; at most {{}} % of later runs need more ({EXCEEDANCE_CONFIDENCE_PERCENT} % confidence)"
-    seen_text = pl.when(is_single).then(fits_text).otherwise(gpus_text)
-    proven = pl.format(need_more, seen_text, few.fill_null(""), risk_percent)
-    unchanged = pl.col("rank") == pl.col("rank_asked")
+    longer = f"time limit: {100 * TIME_LIMIT_MARGIN:.0f} % above the p{COVERED_PERCENT} of {{}} runs; {{}}"
     return table.with_columns(
-        recommended_profile=pl.when(no_size_reason.is_null()).then(
-            pl.when(is_single & ~unchanged).then("needed").otherwise("profile")
-        ),
-        instances_hint=pl.when(no_size_reason.is_null()).then(
-            pl.when(is_single).then(pl.lit(1)).otherwise(pl.max_horizontal("active", 1)).cast(pl.Int32)
-        ),
-        recommended_time_limit_s=pl.when(no_limit_reason.is_null()).then("limit"),
+        recommended_time_limit_s=pl.when(no_reason.is_null()).then("limit"),
         run_p95_s=pl.when(pl.col("run_p95_s").is_finite()).then("run_p95_s"),
-        size_reason=pl.coalesce(no_size_reason, proven),
-        limit_reason=pl.coalesce(no_limit_reason, covers),
+        limit_reason=pl.coalesce(no_reason, pl.format(longer, "limit_runs", tested)),
     )
-
-
-def _count_expression(count: str, noun: str) -> pl.Expr:
-    """Make an expression of a number with its noun: "1 run" or "2 runs"."""
-    ending = pl.when(pl.col(count) == 1).then(pl.lit("")).otherwise(pl.lit("s"))
-    return pl.format("{} " + noun + "{}", count, ending)
 
 
 def _add_gains(table: pl.DataFrame) -> pl.DataFrame:
