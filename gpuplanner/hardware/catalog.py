@@ -71,8 +71,8 @@ def facts(name: str) -> pl.DataFrame:
         ``"parameters"``, ``"model_presets"``, ``"training_tools"``, ``"training_methods"``,
         ``"training_words"``, ``"actuator_abilities"``, ``"controllers"``, ``"sharing_modes"``,
         ``"partition_modes"``, ``"telemetry_metrics"``, ``"foreign_forms"``, ``"export_commands"``,
-        ``"measures"``, ``"slurm_states"``, ``"currencies"``, ``"instance_types"``, ``"node_labels"`` or
-        ``"gpu_resources"``.
+        ``"measures"``, ``"slurm_states"``, ``"currencies"``, ``"instance_types"``, ``"node_labels"``,
+        ``"gpu_resources"`` or ``"architecture_keys"``.
 
     Returns
     -------

@@ -243,25 +243,6 @@ def _reject_field(name: str, field: str, expected: str, got: object) -> NoReturn
     raise ScenarioError(f"architecture {name!r}, {field}", expected, repr(got), f"Fix {field}.")
 
 
-_CONFIG_KEYS_BY_FIELD = {
-    "layers": ("num_hidden_layers", "n_layer", "num_layers"),
-    "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
-    "kv_heads": ("num_key_value_heads", "num_kv_heads", "n_head_kv"),
-    "vocab": ("vocab_size",),
-    "ffn": ("intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size"),
-    "experts": ("num_local_experts", "n_routed_experts", "num_experts"),
-    "experts_active": ("num_experts_per_tok",),
-    "expert_ffn": ("moe_intermediate_size",),
-    "dense_layers": ("first_k_dense_replace",),
-    "q_rank": ("q_lora_rank",),
-    "kv_rank": ("kv_lora_rank",),
-    "rope_dim": ("qk_rope_head_dim",),
-    "v_dim": ("v_head_dim",),
-    "head_dim": ("head_dim", "qk_nope_head_dim"),
-    "tied": ("tie_word_embeddings",),
-}
-"""Keys of a Hub-style config.json for each field."""
 _GPT_STYLE_FIELDS = {"gated": False, "bias": True, "norm": "layer"}
 """Architecture fields that GPT-style models share."""
 _FAMILIES: dict[str, dict[str, Any]] = {
@@ -279,20 +260,12 @@ _FAMILIES: dict[str, dict[str, Any]] = {
 """Architecture fields that follow from ``model_type`` in a config.json."""
 _PARAMETER_COUNT_PATTERN = re.compile(r"(\d+(?:\.\d+)?)\s*([bm])\b", re.IGNORECASE)
 """Parameter count in a label, such as ``20B`` or ``350M``."""
-_MEGATRON_FIELDS = {
-    "num-layers": "layers",
-    "hidden-size": "hidden",
-    "num-attention-heads": "heads",
-    "num-query-groups": "kv_heads",
-    "ffn-hidden-size": "ffn",
-    "kv-channels": "head_dim",
-    "vocab-size": "vocab",
-    "padded-vocab-size": "vocab",
-    "num-experts": "experts",
-    "moe-router-topk": "experts_active",
-    "max-position-embeddings": "positions",
-}
-"""Architecture field of each Megatron or DeepSpeed argument."""
+
+
+@functools.cache
+def _read_architecture_keys(form: str) -> dict[str, str]:
+    """Read the field of each key of a config.json, or argument of Megatron; of several keys the first counts."""
+    return dict(facts("architecture_keys").filter(form=form).select("key", "field").iter_rows())
 
 
 @functools.cache
@@ -469,11 +442,11 @@ def parse_config(config: Mapping[str, Any], name: str) -> tuple[Architecture, li
     if family not in _FAMILIES:
         todo = "Give layers, hidden, heads, vocab and params as a spec instead."
         raise ScenarioError(f"model {name}, model_type", f"one of {', '.join(_FAMILIES)}", repr(family), todo)
-    values: dict[str, Any] = dict(_FAMILIES[family])
-    for field, names in _CONFIG_KEYS_BY_FIELD.items():
-        value = next((config[key] for key in names if config.get(key) is not None), None)
-        if value is not None:
-            values[field] = value
+    stated: dict[str, Any] = {}
+    for key, field in _read_architecture_keys("config.json").items():
+        if config.get(key) is not None:
+            stated.setdefault(field, config[key])
+    values = _FAMILIES[family] | stated
     values["gelu_new"] = "gelu_new" in (config.get("activation_function"), config.get("hidden_act"))
     if config.get("multi_query") and "num_kv_heads" not in config:
         values["kv_heads"] = 1
@@ -504,10 +477,11 @@ def parse_megatron_arguments(words: Sequence[str]) -> tuple[Architecture, list[s
     256
     """
     values: dict[str, Any] = {**_GPT_STYLE_FIELDS, "tied": True}
+    field_by_key = _read_architecture_keys("megatron")
     for word, value in zip(words, [*words[1:], ""], strict=True):
         key = word.lstrip("-").partition("=")[0]
-        if word.startswith("--") and key in _MEGATRON_FIELDS:
-            values[_MEGATRON_FIELDS[key]] = _parse_field(_MEGATRON_FIELDS[key], word.partition("=")[2] or value)
+        if word.startswith("--") and (field := field_by_key.get(key)):
+            values[field] = _parse_field(field, word.partition("=")[2] or value)
     flags = {word.lstrip("-") for word in words}
     values["gated"] = "swiglu" in flags
     values["bias"] = "disable-bias-linear" not in flags
