@@ -125,6 +125,10 @@ def _show_side_by_side(paths: Sequence[str], options: ScenarioOptions, *, as_jso
         else:
             pools = split_into_pools(options.make_scenario(path)).pools
             fleets.append({name: (scenario, compare_policies(scenario)) for name, scenario in pools.items()})
+    for path, fleet in zip(paths, fleets, strict=True):
+        for name, (_, comparison) in fleet.items():
+            if comparison.decision.action == "none":
+                notify(f"{path}, {name}: no recommendation: {comparison.decision.reason}")
     names = list(dict.fromkeys(name for fleet in fleets for name in fleet))
     if all(len(fleet) == 1 for fleet in fleets):
         # Clusters of one GPU model each stand side by side, whatever their GPU model.

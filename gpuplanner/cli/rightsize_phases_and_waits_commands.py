@@ -47,6 +47,7 @@ DEVICE_PLUGIN_FORMAT = "device-plugin"
 def rightsize(
     folder: Folder,
     tenant: Annotated[str | None, Option("--team", help="Only the jobs of this team.")] = None,
+    user: Annotated[str | None, Option(help="Only the jobs of this user.")] = None,
     job: Annotated[str | None, Option(metavar="ID", help="Only this job and its group.")] = None,
     gpu_model: Annotated[
         list[str] | None,
@@ -125,56 +126,58 @@ def rightsize(
             notify(f"{n_jobs} jobs have telemetry, and none of them is running; --job ID shows a job that ended")
         show_frame(trends, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
+    for column, subject, name in (("tenant", "team", tenant), ("user", "user", user)):
+        if name is not None:
+            names = history[column].drop_nulls().unique().sort().to_list()
+            history = history.filter(pl.col(column) == resolve_name(name, names, subject=subject, error=ScenarioError))
     groups = recommend_requests(history)
+    of_job = history if job is None else history.filter(job_id=job)
+    if of_job.is_empty():
+        expected = "a job of the dataset that was allocated GPUs"
+        raise ScenarioError(f"job {job!r}", expected, "no such job", "Check the job id and the folder.")
+    groups = groups.join(of_job, on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True)
+    by_request = groups.rename({"jobs": "jobs_of_request"}).drop("gpu_hours", "saved_gpu_hours")
+    parts = by_request.explode("jobs_by_profile").unnest("jobs_by_profile")
+    if job is not None and profile is None:  # of the profiles of its request, the one that it needs itself
+        own = of_job.filter(pl.col("rank_needed").is_not_null())["profile_needed"]
+        profile = next((name for name in own if name in parts["profile_to_request"]), None)
     if profile is not None:
-        chosen = pl.element().struct.field("profile")
-        names = groups["jobs_by_profile"].explode().struct.field("profile").drop_nulls().unique().sort().to_list()
+        names = parts["profile_to_request"].drop_nulls().unique().sort().to_list()
         profile = resolve_name(profile, names, subject="recommended profile", error=ScenarioError)
-        groups = groups.filter(pl.col("jobs_by_profile").list.eval(chosen == profile).list.any())
-    if tenant is not None:
-        names = history["tenant"].unique().sort().to_list()
-        groups = groups.filter(tenant=resolve_name(tenant, names, subject="team", error=ScenarioError))
-    if job is not None:
-        history = history.filter(job_id=job)
-        if history.is_empty():
-            expected = "a job of the dataset that was allocated GPUs"
-            raise ScenarioError(f"job {job!r}", expected, "no such job", "Check the job id and the folder.")
-        groups = groups.join(
-            history.select(SAME_REQUEST_KEY_COLUMNS), on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True
-        )
-    rows = groups.to_dicts()
-    parts = [(row, part) for row in rows for part in row["jobs_by_profile"] if profile in (None, part["profile"])]
+        parts = parts.filter(profile_to_request=profile)
+    requests = parts.to_dicts()
     if form is not None:  # with distinct names, so that they form one stream of objects
-        for number, (row, part) in enumerate(parts, start=1):
-            part["lines"] = _request_lines(row, part, form, types, f"request-{number}")
-    lines = [part.get("lines") for _, part in parts]
+        for number, request in enumerate(requests, start=1):
+            request["lines"] = _request_lines(request, form, types, f"request-{number}")
     if as_json:
-        of_job = history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
-        show(({} if job is None else {"jobs": of_job}) | {"groups": rows}, as_json=True)
+        shown_job = of_job.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
+        show(({} if job is None else {"jobs": shown_job}) | {"requests": requests}, as_json=True)
     elif form is not None:
         why = f"# no recommendation: {'; '.join(_list_reasons(groups).head(3)['reason'])}\n"
-        echo(("\n" if form == "sbatch" else "---\n").join(filter(None, lines)) or why)
+        lines = filter(None, (request["lines"] for request in requests))
+        echo(("\n" if form == "sbatch" else "---\n").join(lines) or why)
     else:
         if job is not None:
-            show_frame(history.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
-        shown = groups.select(
-            pl.coalesce("user", "tenant"), "job_class", request=pl.format("{} x {}", "instances", "profile"),
-            recommended=pl.format("{} x {}", "instances_hint", "recommended_profile"), jobs="jobs",
-            risk_at_most="size_risk_at_most", limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
+            show_frame(of_job.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
+        is_part, is_sized = pl.col("jobs") < pl.col("jobs_of_request"), pl.col("recommended_profile").is_not_null()
+        counts = pl.format("{} of {}", "jobs", "jobs_of_request")
+        jobs_text = pl.when(is_part).then(counts).otherwise(pl.col("jobs").cast(pl.String))
+        recommended = pl.format("{} x {}", "instances_hint", "profile_to_request")
+        shown = parts.sort("saved_gpu_hours", descending=True, nulls_last=True, maintain_order=True).select(
+            *([] if tenant else ["tenant"]), "user", "job_class", request=pl.format("{} x {}", "instances", "profile"),
+            recommended=pl.when(is_sized).then(recommended), jobs=jobs_text,
+            risk=pl.when(pl.col("profile_to_request") == pl.col("recommended_profile")).then("size_risk_at_most"),
+            limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
         )  # fmt: skip
-        note = "risk: at most this share of later runs needs more, with 95 % confidence"
-        show_frame(shown, title=f"Recommended requests ({note})")
-        jobs_on = pl.format("{} on {}", pl.element().struct.field("jobs"), pl.element().struct.field("profile"))
-        mixed = groups.filter(pl.col("jobs_by_profile").list.len() > 1).select(
-            pl.coalesce("user", "tenant"), "job_class", request="profile",
-            needed=pl.col("jobs_by_profile").list.eval(jobs_on).list.join(", "),
-            saved_gpu_hours="saved_by_job_gpu_hours",
-        )  # fmt: skip
-        mixed = mixed.sort("saved_gpu_hours", descending=True, maintain_order=True)
-        show_frame(mixed, title="Requests whose runs need different profiles: owners choose by job")
+        empty = [name for name in ("user", "limit_s") if shown[name].null_count() == shown.height]
+        show_frame(shown.drop(empty), title=f"Recommended requests ({RISK_NOTE})")
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:
-        notify(*_rightsizing_notes(groups, trace.inventory, history))
+        notify(*_rightsizing_notes(parts, trace.inventory, history))
+
+
+RISK_NOTE = "several profiles: the owner chooses by job; risk: 95 % upper bound"
+"""What the table of recommended requests means by its rows and its risk."""
 
 
 def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
@@ -187,7 +190,7 @@ def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
     return sums.sort("gpu_hours", descending=True, maintain_order=True).head(12)
 
 
-def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, history: pl.DataFrame) -> Iterator[str]:
+def _rightsizing_notes(parts: pl.DataFrame, inventory: pl.DataFrame | None, history: pl.DataFrame) -> Iterator[str]:
     """Yield the GPU-hours saved and without a size, and recommended MIG profiles that no node or job has."""
     import polars as pl
 
@@ -195,19 +198,22 @@ def _rightsizing_notes(groups: pl.DataFrame, inventory: pl.DataFrame | None, his
     from gpuplanner.hardware.mig_layouts import parse_layout
 
     basis = "a MIG slice counts its compute slices, although its memory may take up more of a GPU"
-    columns = ("saved_gpu_hours", "saved_by_job_gpu_hours", "gpu_hours")
-    saved_hours, by_job_hours, hours = (groups[name].sum() for name in columns)
-    by_owner = f", {by_job_hours:,.1f} if owners choose by job"
-    yield f"saved: {saved_hours:,.1f} of {hours:,.1f} requested GPU-hours{by_owner} ({basis})"
-    stated = groups.filter(pl.col("profile") != FULL_GPU)["jobs_on_full_gpus"].sum()
-    if stated:
-        yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated more than they requested"
-    unsized = groups.remove(groups["recommended_profile"].is_not_null())["gpu_hours"].sum()
-    if unsized:
-        yield f"{unsized:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
+    saved_hours, hours = parts["saved_gpu_hours"].sum(), parts["gpu_hours"].sum()
+    yield f"saved: {saved_hours:,.1f} of {hours:,.1f} requested GPU-hours ({basis})"
+    if stated := parts["jobs_on_full_gpus"].sum():
+        above = f"{parts['gpu_hours_above_request'].sum():,.1f} GPU-hours more than they requested"
+        yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated {above}"
+    unsized = parts.filter(pl.col("recommended_profile").is_null())
+    unknown_model, unmeasured = unsized.filter(pl.col("board").is_null()), unsized.drop_nulls("board")
+    if unknown_model.height:
+        yield f"{unknown_model['jobs'].sum():,} jobs on GPU models that are not known: --gpu-model NAME=MODEL"
+    if unmeasured_hours := unmeasured["gpu_hours"].sum():
+        todo = "import more telemetry: gpuplanner ingest auto FILE -o DIR"
+        yield f"{unmeasured_hours:,.1f} GPU-hours without a size: {todo}"
     layouts = [] if inventory is None else inventory["layouts"].drop_nulls().str.split(";").explode().to_list()
-    offered = {FULL_GPU, *history["profile"], *(name for layout in layouts for name in parse_layout(layout))}
-    missing = sorted(set(groups["recommended_profile"].drop_nulls()) - offered)
+    held = history.filter("is_cut")["profile"]
+    offered = {FULL_GPU, *held, *(name for layout in layouts for name in parse_layout(layout))}
+    missing = sorted(set(parts["profile_to_request"].drop_nulls()) - offered)
     if missing:
         yield f"no node offers {', '.join(missing)} yet: requests for it wait until its MIG layout is in force"
 
@@ -232,17 +238,13 @@ def _parse_gres_types(texts: list[str] | None) -> dict[str | None, str]:
     return types
 
 
-def _request_lines(
-    row: dict[str, Any], part: dict[str, Any], form: str, types: dict[str | None, str], name: str
-) -> str | None:
+def _request_lines(row: dict[str, Any], form: str, types: dict[str | None, str], name: str) -> str | None:
     """Request lines of the jobs of a group that need one profile; None if nothing changes or they cannot be made.
 
     Parameters
     ----------
     row : dict
-        Recommendation for the group.
-    part : dict
-        Profile and number of jobs.
+        Recommendation for the group, with the profile and number of these jobs.
     form : str
         sbatch, pod or dra.
     types : dict
@@ -256,19 +258,19 @@ def _request_lines(
     from gpuplanner.hardware.gpu_models import load_gpu_model
     from gpuplanner.sizing.request_lines_and_gpu_sharing import GpuRequest, format_request_lines
 
-    profile, count = part["profile"], row["instances_hint"] or row["instances"]
-    is_held = profile == FULL_GPU or not row["jobs_on_full_gpus"]  # a stated slice may have run on a full GPU
-    if (profile, count) == (row["profile"], row["instances"]) and is_held and row["recommended_time_limit_s"] is None:
+    profile, count = row["profile_to_request"], row["instances_hint"] or row["instances"]
+    is_kept = (profile, count) == (row["profile"], row["instances"])
+    is_stated = row["jobs_on_full_gpus"] > 0
+    if is_kept and not is_stated and row["recommended_time_limit_s"] is None:
         return None
     instances_per_node = -(-row["instances"] // (row["nodes"] or 1))
     gpu_model = row["board"] and load_gpu_model(row["board"])
     owner = f"{row['user'] or row['tenant']}, {row['job_class'] or 'class unknown'}"
     today = f"{row['instances']} x {'full GPU' if row['profile'] == FULL_GPU else row['profile']}"
-    is_stated = row["profile"] != FULL_GPU and row["jobs_on_full_gpus"]
     origin = f"which stated {today} and ran on full GPUs" if is_stated else f"instead of {today}"
-    jobs, reason = count_text(row["jobs"], "job"), row["size_reason"]
-    if part["jobs"] < row["jobs"]:
-        jobs = f"{part['jobs']:,} of {jobs}"
+    jobs, reason = count_text(row["jobs_of_request"], "job"), row["size_reason"]
+    if row["jobs"] < row["jobs_of_request"]:
+        jobs = f"{row['jobs']:,} of {jobs}"
         is_less = profile != row["recommended_profile"]
         reason = "needed no more, others with this request did: the owner chooses" if is_less else reason
     note = f"{owner}: {jobs}, {origin}; {reason}; {row['limit_reason']}"
@@ -474,10 +476,9 @@ def waits(
     if wait_causes.explained_fraction is not None:
         error = percent_text(build_wait_model(requests, explained_waits).mean_replay_error())
         echo(
-            f"Replay error{' of all teams' if team else ''} (differences by team and job size over the hours waited): "
-            f"{error} for the report's waits, the mean of {CURVE_RUNS} replays; "
-            f"{percent_text(wait_causes.replay_error)} for the closest replay, which decides the queue order and, up "
-            "to 30 %, whether the report shows waits by job size."
+            f"Replay of {'all teams' if team else 'the record'}, error of the hours waited by team and job size: "
+            f"{percent_text(wait_causes.replay_error)} in the closest of {CURVE_RUNS} replays, {error} on average. "
+            "The report shows waits by job size if the closest is within 30 %."
         )
     total, counted = jobs.height, sum(row.jobs for row in wait_causes.causes.job_size)
     if counted < total:

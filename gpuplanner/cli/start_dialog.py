@@ -214,9 +214,11 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
     if today_row is not None and policy_row is not None:
         utilization = [row.busy_gpu_hours / row.gpu_hours for row in (today_row, policy_row)
                 if row.gpu_hours and row.busy_gpu_hours is not None]  # fmt: skip
+        period = " in the evaluation window"
         if grows:  # no policy was simulated on the GPUs of a purchase
             curve = {point.gpus: point.allocation_rate for point in comparison.wait_curve}
             utilization = [curve[gpus] for gpus in (decision.fleet_gpus, decision.gpus) if gpus in curve]
+            period = ""
         shares = [percent_text(share) for share in utilization]
         # Policies that power idle nodes down have no times to completion of their own.
         n_known = 1 if decision.measures and decision.measures[-1].action in IDLE_ACTIONS else 2
@@ -224,7 +226,7 @@ def decision_key_numbers(comparison: Comparison) -> list[tuple[str, str]]:
         today_text = "today " * (n_known == 1)
         completion = f"    mean completion time {today_text}{_change_text(times)}" if times else ""
         label = "Allocated" if len(shares) == 2 else "Allocated today"
-        rows.append((label, f"{_change_text(shares) or '–'} of provisioned GPU-hours{completion}"))
+        rows.append((label, f"{_change_text(shares) or '–'} of provisioned GPU-hours{period}{completion}"))
     if impact.kwh_per_week == 0:
         rows.append(("Energy", "unchanged: released GPUs stay powered on"))
     elif impact.kwh_per_week is not None:

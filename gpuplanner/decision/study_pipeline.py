@@ -336,8 +336,8 @@ def _describe_small_jobs(headline: Headline) -> str:
         )
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need, as measured; of {evidence:,}, at least five runs of the same user, class and request were "
-        f"measured, all others keep their request. In the period, all {small:,} take "
+        f"they need: as measured, or as all measured runs of the same user, class and request. Of {evidence:,}, at "
+        f"least five of these runs were measured; all others keep their request. In the period, all {small:,} take "
         f"{gpus_text(headline.small_gpus_whole)} on average if each has a full GPU, and would fill "
         f"{gpus_text(headline.small_gpus_rightsized)} on the recommended profiles; peaks need more."
     )

@@ -8,6 +8,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from importlib import resources
+from string import Template
 from types import MappingProxyType
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -333,44 +335,12 @@ POLICY_COLOURS = {
 BAR_ROW_HEIGHT_PX = 26
 """Height of one row of a horizontal bar chart [px]."""
 
+_CONFIG_TEMPLATE = Template((resources.files(__package__) / "chart_config.json").read_text("utf-8"))
+"""Text of the configuration with the names of colours. Its legend leaves room for browsers, which draw letters wider
+than the renderer; ``aria`` is off, since the page gives each chart one text alternative and a table."""
 VEGA_CONFIG: dict[str, Any] = {
-    "font": "system-ui, sans-serif",
-    "background": "white",
+    **json.loads(_CONFIG_TEMPLATE.substitute(INK=INK, MUTED=MUTED, GRID=GRID, GREY=GREY)),
     "locale": {"number": VEGA_NUMBER_LOCALE},
-    # The page gives each chart one text alternative and a table; a label on every mark would repeat it.
-    "aria": False,
-    "view": {"stroke": None, "continuousWidth": 640, "continuousHeight": 260, "discreteWidth": 640},
-    "title": {"anchor": "start", "fontSize": 15, "fontWeight": 600, "color": INK, "offset": 12},
-    "axis": {
-        "labelFontSize": 12,
-        "titleFontSize": 12,
-        "labelColor": INK,
-        "titleColor": MUTED,
-        "titleFontWeight": "normal",
-        "gridColor": GRID,
-        "domainColor": GREY,
-        "tickColor": GREY,
-        "labelOverlap": True,
-        "labelSeparation": 8,
-        "labelLimit": 200,
-    },
-    "legend": {
-        # Browsers draw letters wider than the renderer that lays the legend out thinks.
-        "columnPadding": 26,
-        "orient": "top",
-        "direction": "horizontal",
-        "columns": 4,
-        "labelFontSize": 12,
-        "labelColor": INK,
-        "labelLimit": 300,
-        "titleFontSize": 12,
-        "titleColor": MUTED,
-        "titleFontWeight": "normal",
-        "symbolStrokeWidth": 2,
-        "offset": 10,
-    },
-    "header": {"labelFontSize": 13, "labelFontWeight": 600, "labelColor": INK, "labelAnchor": "start"},
-    "text": {"fontSize": 12, "color": INK},
 }
 """Vega-Lite configuration of all charts: font, axes, legends and marks."""
 

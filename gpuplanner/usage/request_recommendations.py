@@ -237,15 +237,20 @@ def choose_profiles(jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
 
 
 def _count_chosen_profiles(chosen: pl.DataFrame) -> pl.DataFrame:
-    """Count the jobs of each group by chosen profile, and the GPU-hours that are saved if owners choose by job."""
+    """Count the jobs of each group by chosen profile, with their GPU-hours."""
     size = pl.col("chosen_share") * pl.col("chosen_instances") / (pl.col("share_asked") * pl.col("instances"))
+    on_full_gpus = ~pl.col("is_cut") & (pl.col("profile") != FULL_GPU)
+    above_request = (pl.col("gpus") - pl.col("share_asked") * pl.col("instances")) * pl.col("run_s") / 3600
     counts = chosen.group_by("group", "chosen_profile", maintain_order=True).agg(
-        jobs=pl.len(), saved=(pl.col("gpu_hours") * (1 - size)).sum()
+        jobs=pl.len(),
+        gpu_hours=pl.col("gpu_hours").sum(),
+        saved_gpu_hours=(pl.col("gpu_hours") * (1 - size)).sum(),
+        jobs_on_full_gpus=on_full_gpus.sum(),
+        gpu_hours_above_request=above_request.filter(on_full_gpus).sum(),
     )
     counts = counts.sort("group", "jobs", "chosen_profile", descending=[False, True, False])
-    return counts.group_by("group", maintain_order=True).agg(
-        jobs_by_profile=pl.struct(profile="chosen_profile", jobs="jobs"), saved_by_job_gpu_hours=pl.col("saved").sum()
-    )
+    part = pl.struct(pl.col("chosen_profile").alias("profile_to_request"), pl.exclude("group", "chosen_profile"))
+    return counts.group_by("group", maintain_order=True).agg(jobs_by_profile=part)
 
 
 def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
@@ -258,7 +263,6 @@ def _summarize_groups(jobs: pl.DataFrame) -> pl.DataFrame:
         *(pl.col(name).median() for name in ("sm_activity", "run_s", "time_limit_s", "wait_s")),
         pl.col("gpu_hours").sum(),
         jobs=pl.len(),
-        jobs_on_full_gpus=(~pl.col("is_cut") | (pl.col("profile") == FULL_GPU)).sum(),
     )
 
 
@@ -369,7 +373,7 @@ def recommend_requests(
     -------
     polars.DataFrame
         One row per group, most GPU-hours saved first: the columns ``SAME_REQUEST_KEY_COLUMNS``, ``gpu_model``,
-        ``profile``, ``instances``, ``nodes`` (most), ``jobs``, ``jobs_on_full_gpus`` (whatever they requested);
+        ``profile``, ``instances``, ``nodes`` (most), ``jobs``;
         ``memory_asked_gib``, ``memory_peak_gib`` (highest),
         ``sm_activity`` (median), ``run_s`` (median), ``run_p95_s`` (covers 95 %), ``time_limit_s`` (median asked),
         ``wait_s`` (median); ``recommended_profile``, ``instances_hint``, ``size_runs`` (full runs), ``size_risk``
@@ -377,9 +381,10 @@ def recommend_requests(
         may need more, with 95 % confidence; null without such runs), ``size_reason``;
         ``recommended_time_limit_s``, ``limit_runs``,
         ``later_runs``, ``risk_time_out`` (null without later runs), ``limit_reason``;
-        ``jobs_by_profile`` (jobs by the profile that :func:`choose_profiles` gives them, as each was measured);
-        ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these, if all request the same),
-        ``saved_by_job_gpu_hours`` (if owners choose by job), ``at_risk_gpu_hours`` (of
+        ``jobs_by_profile`` (by the profile that :func:`choose_profiles` gives them: ``profile_to_request``, ``jobs``,
+        ``gpu_hours``, ``saved_gpu_hours``, ``jobs_on_full_gpus`` although they stated a MIG profile, and their
+        ``gpu_hours_above_request``); ``gpu_hours`` (asked for, over the time held), ``saved_gpu_hours`` (of these, if
+        all request the same), ``at_risk_gpu_hours`` (of
         the runs that would not have fitted, at the size of the hint), ``freed_limit_gpu_hours`` (that limits asked
         for and the hint does not) and ``time_out_gpu_hours`` (up to the limit, of the runs that outlast it).
 

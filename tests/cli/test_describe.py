@@ -53,7 +53,7 @@ def test_a_line_states_which_gpu_hours_are_allocated_and_which_requested(command
 
     described = json.loads(command("describe", "sample", "--json")[1])
     (row,) = (row for row in described["GPU-hours by team"] if row["tenant"] == "research")
-    groups = json.loads(command("rightsize", "sample", "--team", "research", "--json")[1])["groups"]
+    groups = json.loads(command("rightsize", "sample", "--team", "research", "--json")[1])["requests"]
     requested = sum(group["gpu_hours"] for group in groups)
 
     trace, gpu_model = load_dataset("sample"), load_gpu_model("H100-80GB-SXM5")

@@ -24,19 +24,18 @@ def test_hints_of_a_tenant_and_a_job(command):
     assert command("rightsize", "sample", "--profile", "3g40")[0] != 0
     told = json.loads(command("rightsize", "sample", "--job", "job-002703", "--json")[1])
     assert [job["job_id"] for job in told["jobs"]] == ["job-002703"]
-    assert [(row["user"], row["job_class"]) for row in told["groups"]] == [("search-u3", "inference")]
+    assert [(row["user"], row["job_class"]) for row in told["requests"]] == [("search-u3", "inference")]
 
 
 def test_the_table_fits_a_terminal_and_says_what_is_saved_and_what_is_missing(command):
     _, text, notes = command("rightsize", "sample", "--team", "vision")
     assert max(map(len, text.splitlines())) <= 100
     assert "0 full runs with samples of all GPUs, 5 needed" in text.split("Main reasons")[1]
-    saved, unsized = (line for line in notes.splitlines() if "GPU-hours" in line)
-    rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["groups"]
+    saved, _, unsized = (line for line in notes.splitlines() if "GPU-hours" in line)
+    rows = json.loads(command("rightsize", "sample", "--team", "vision", "--json")[1])["requests"]
     hours = {name: sum(row[name] or 0 for row in rows) for name in ("saved_gpu_hours", "gpu_hours")}
     amounts = f"{hours['saved_gpu_hours']:,.1f} of {hours['gpu_hours']:,.1f}"
-    by_job = sum(row["saved_by_job_gpu_hours"] or 0 for row in rows)
-    assert saved.startswith(f"saved: {amounts} requested GPU-hours, {by_job:,.1f} if owners choose by job (a MIG slice")
+    assert saved.startswith(f"saved: {amounts} requested GPU-hours (a MIG slice")
     without = sum(row["gpu_hours"] for row in rows if row["recommended_profile"] is None)
     assert unsized.startswith(f"{without:,.1f} GPU-hours without a size: import more telemetry")
 
@@ -66,8 +65,8 @@ def test_no_recommendation_has_its_reason(command, tmp_path):
 
 def test_hints_that_are_shared_name_nobody(command):
     told = json.loads(command("rightsize", "sample", "--smallest-group", "5", "--json")[1])
-    assert told["groups"]
-    assert all(row["user"] is None for row in told["groups"])
+    assert told["requests"]
+    assert all(row["user"] is None for row in told["requests"])
     together = command("rightsize", "sample", "--smallest-group", "1000", "--format", "sbatch")[1]
     assert "(small groups)" in together
     assert "search" not in together
@@ -92,8 +91,8 @@ def test_lines_to_paste(command):
 def test_objects_to_paste_are_one_stream(command, form, kinds):
     """One by one and as a stream for kubectl apply: each object once under its name, claims with their pods."""
     arguments = ("rightsize", "sample", "--team", "search", "--format", form)
-    rows = json.loads(command(*arguments, "--json")[1])["groups"]
-    given = [part["lines"] for row in rows for part in row["jobs_by_profile"] if part["lines"]]
+    rows = json.loads(command(*arguments, "--json")[1])["requests"]
+    given = [row["lines"] for row in rows if row["lines"]]
     assert len(given) > 1
     one_by_one = [list(yaml.safe_load_all(lines)) for lines in given]
     assert all([document["kind"] for document in documents] == kinds for documents in one_by_one)

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 
 import polars as pl
+import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.study_pipeline import evaluate
-from gpuplanner.usage.planning_history import history
+from gpuplanner.usage.planning_history import history, load_dataset
 
 
 def test_page_and_command_lower_the_same_jobs(command):
     code, out, _ = command("rightsize", "sample", "--json")
     assert code == 0
-    groups = pl.DataFrame(json.loads(out)["groups"], infer_schema_length=None)
-    small = groups.filter(pl.col("instances") == 1, pl.col("gpus") <= 1)
-    parts = small.rename({"jobs": "all"}).explode("jobs_by_profile").unnest("jobs_by_profile", separator=".")
-    lowered = parts.filter(pl.col("jobs_by_profile.profile") != pl.col("profile"))["jobs_by_profile.jobs"].sum()
+    requests = pl.DataFrame(json.loads(out)["requests"], infer_schema_length=None)
+    small = requests.filter(pl.col("instances") == 1, pl.col("gpus") <= 1)
+    lowered = small.filter(pl.col("profile_to_request") != pl.col("profile"))["jobs"].sum()
     figures = evaluate(Scenario()).headline
     assert lowered == figures.small_jobs_asking_too_much > 1000
     sized = small.filter(pl.col("recommended_profile").is_not_null())
@@ -29,19 +29,38 @@ def test_layout_and_request_lines_are_for_the_same_jobs(command):
     assert planned.height == 5
     for profile, jobs in planned.iter_rows():
         code, out, _ = command("rightsize", "sample", "--profile", profile, "--format", "pod", "--json")
-        parts = [part for row in json.loads(out)["groups"] for part in row["jobs_by_profile"]]
+        requests = json.loads(out)["requests"]
         assert code == 0
-        assert sum(part["jobs"] for part in parts if part["profile"] == profile) == jobs
+        assert sum(request["jobs"] for request in requests) == jobs
         # The sample's GPUs are not partitioned: every profile needs lines, the stated ones as well.
-        lines = [part["lines"] for part in parts if part["profile"] == profile]
-        assert all(f"nvidia.com/mig-{profile}: 1" in line for line in lines)
-        assert all("lines" not in part for part in parts if part["profile"] != profile)
+        assert all(f"nvidia.com/mig-{profile}: 1" in request["lines"] for request in requests)
 
 
-def test_profiles_of_a_request_add_up_to_its_jobs(command):
-    groups = json.loads(command("rightsize", "sample", "--json")[1])["groups"]
-    assert all(sum(part["jobs"] for part in row["jobs_by_profile"]) == row["jobs"] for row in groups)
-    mixed = [row for row in groups if len(row["jobs_by_profile"]) > 1]
-    assert mixed
-    saved, by_job = (sum(row[name] for row in mixed) for name in ("saved_gpu_hours", "saved_by_job_gpu_hours"))
-    assert by_job > saved > 0
+def test_profiles_add_up_to_the_whole(command):
+    saved = []
+    for arguments in (
+        (),
+        *(("--profile", name) for name in ("gpu", "1g.10gb", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb")),
+    ):
+        requests = json.loads(command("rightsize", "sample", *arguments, "--json")[1])["requests"]
+        saved.append(sum(request["saved_gpu_hours"] or 0 for request in requests))
+    assert saved[0] == pytest.approx(sum(saved[1:]))
+
+
+def test_hours_above_the_stated_request_are_counted_from_the_jobs(command):
+    """Jobs that stated a slice and held a full GPU: the run time less the slice's share of it."""
+    notes = command("rightsize", "sample", "--team", "research")[2]
+    jobs = load_dataset("sample").jobs.filter(pl.col("profile_requested").is_not_null(), tenant="research")
+    hours = (pl.col("end_time") - pl.col("start_time")).dt.total_seconds() / 3600
+    share = pl.col("profile_requested").str.head(1).cast(pl.Float64) / 7
+    above = jobs.select(((pl.col("gpus") - share) * hours).sum()).item()
+    assert f"{jobs.height:,} jobs stated a MIG profile" in notes
+    assert f"allocated {above:,.1f} GPU-hours more" in notes
+    assert "no node offers" in notes
+
+
+def test_a_user_and_a_job_have_their_own_lines(command):
+    lines = command("rightsize", "sample", "--user", "vision-u3", "--format", "sbatch")[1]
+    assert lines.count("'vision-u3, ") == lines.count("#SBATCH --gres") > 1
+    told = json.loads(command("rightsize", "sample", "--job", "job-004335", "--json")[1])
+    assert [request["profile_to_request"] for request in told["requests"]] == [told["jobs"][0]["profile_needed"]]
