@@ -139,8 +139,8 @@ def rightsize(
     by_request = groups.rename({"jobs": "jobs_of_request"}).drop("gpu_hours", "saved_gpu_hours")
     parts = by_request.explode("jobs_by_profile").unnest("jobs_by_profile")
     if job is not None and profile is None:  # of the profiles of its request, the one that it needs itself
-        own = of_job.filter(pl.col("rank_needed").is_not_null())["profile_needed"]
-        profile = next((name for name in own if name in parts["profile_to_request"]), None)
+        needed_profiles = of_job.filter(pl.col("rank_needed").is_not_null())["profile_needed"]
+        profile = next((name for name in needed_profiles if name in parts["profile_to_request"]), None)
     if profile is not None:
         names = parts["profile_to_request"].drop_nulls().unique().sort().to_list()
         profile = resolve_name(profile, names, subject="recommended profile", error=ScenarioError)
@@ -211,8 +211,8 @@ def _rightsizing_notes(parts: pl.DataFrame, inventory: pl.DataFrame | None, hist
         todo = "import more telemetry: gpuplanner ingest auto FILE -o DIR"
         yield f"{unmeasured_hours:,.1f} GPU-hours without a size: {todo}"
     layouts = [] if inventory is None else inventory["layouts"].drop_nulls().str.split(";").explode().to_list()
-    held = history.filter("is_cut")["profile"]
-    offered = {FULL_GPU, *held, *(name for layout in layouts for name in parse_layout(layout))}
+    profiles_in_use = history.filter("is_cut")["profile"]
+    offered = {FULL_GPU, *profiles_in_use, *(name for layout in layouts for name in parse_layout(layout))}
     missing = sorted(set(parts["profile_to_request"].drop_nulls()) - offered)
     if missing:
         yield f"no node offers {', '.join(missing)} yet: requests for it wait until its MIG layout is in force"
