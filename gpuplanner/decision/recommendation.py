@@ -167,7 +167,7 @@ def decide(scenario: Scenario, tell: Callable[[str, PolicyRun], object] | None =
     course = sized_course = plan_todays_nodes(policy_results, recommendation)
     # Nodes are not powered down if growth will exhaust the capacity soon.
     if recommendation.action in ("keep", "release") and not recommendation.late_sizes and not recommendation.order_gpus:
-        larger, course = _add_idle_policy(policy_results, recommendation)
+        larger, course = _add_idle_policy(policy_results, recommendation, course)
         if larger is not recommendation:
             recommendation, curve = larger, tuple(simulate_wait_curve(larger.model, larger))
             sized_course = plan_todays_nodes(policy_results, larger)
@@ -447,10 +447,12 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
     return CourseOfAction(measures, policy, run, gpus, float(gpus), layouts, saving)
 
 
-def _add_idle_policy(results: PolicyResults, recommendation: Recommendation) -> tuple[Recommendation, CourseOfAction]:
-    """Add the winning policy to the recommendation, if it saves clearly more."""
+def _add_idle_policy(
+    results: PolicyResults, recommendation: Recommendation, course: CourseOfAction
+) -> tuple[Recommendation, CourseOfAction]:
+    """Add the winning policy to the recommendation and its course of action, if it saves clearly more."""
     winner, inputs, replayed_jobs = results.winner, results.asked_jobs, results.replayed_jobs
-    course, fleet = plan_todays_nodes(results, recommendation), inputs.nodes.total
+    fleet = inputs.nodes.total
     if winner.run is None or winner.policy not in ACTION_BY_IDLE_POLICY:
         return recommendation, course
     extra_units, run = 0, winner.run

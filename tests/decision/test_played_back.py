@@ -100,7 +100,7 @@ def test_hours_and_waits_are_those_of_the_comparison(
     answer: tuple[str, DecisionBasis, Scenario], tmp_path: Path
 ) -> None:
     actuator, found, scenario = answer
-    pack = make_decision_bundle(scenario, record_comparison(found))
+    pack = make_decision_bundle(scenario, record_comparison(scenario, found))
     assert pack is not None
     pack.write(tmp_path)
     policy_results = found.policy_results
