@@ -15,9 +15,8 @@ from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import record_comparison
 from gpuplanner.decision.policy_simulation import PolicySetting
 from gpuplanner.decision.recommendation import DecisionBasis, decide
-from gpuplanner.hardware.catalog import facts
 from gpuplanner.report.bundle_export import make_decision_bundle
-from gpuplanner.simulator.simulation_inputs import NodeAutoscaling, NodeFleet
+from gpuplanner.simulator.simulation_inputs import NodeFleet
 
 pytestmark = pytest.mark.long
 
@@ -38,9 +37,16 @@ def totals(each: list[dict[str, int]], profiles: tuple[str, ...]) -> list[int]:
 
 
 def fixed(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
-    """The operator: what the scripts label, and the nodes that are left out."""
-    gone = (folder / "released.txt").read_text().split()
-    configs = instances(yaml.safe_load((folder / "configmap.yaml").read_text())["data"]["config.yaml"], 8)
+    """The script of the MIG manager or of Slurm: what it configures by node, and the nodes that are left out."""
+    released = folder / "released.txt"
+    gone = released.read_text().split() if released.exists() else []
+    parted = folder / "mig-parted.yaml"
+    text = (
+        parted.read_text()
+        if parted.exists()
+        else yaml.safe_load((folder / "configmap.yaml").read_text())["data"]["config.yaml"]
+    )
+    configs = instances(text, 8)
     [script] = folder.glob("change.sh")
     labels = dict(re.findall(r"config\[(\S+)\]=(\S+)", script.read_text()))
     kept = [name for name in today if name not in gone]
@@ -48,46 +54,21 @@ def fixed(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) 
     return table, kept, None
 
 
-def on_slurm(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
-    """Slurm: names by machine and configuration, partitions, and power saving."""
-    configs = instances((folder / "mig-parted.yaml").read_text(), 8)
-    lines = [line.split() for line in (folder / "layouts.txt").read_text().splitlines()]
-    conf = (folder / "pools.conf").read_text()
-    partitions = [(nodes.split(","), float(idle)) for nodes, idle in re.findall(r"Nodes=(\S+) SuspendTime=(\d+)", conf)]
-    [(excluded,)] = [(value,) for value in re.findall(r"SuspendExcNodes=(\S+)", conf)]
-    kept = [int(one.rpartition(":")[2]) for one in excluded.split(",")]
-    machines = list(dict.fromkeys(machine for _, machine, _ in lines))
-    table = [[[0] * len(profiles) for _ in partitions] for _ in machines]
-    for name, machine, config in lines:
-        [pool] = [number for number, (nodes, _) in enumerate(partitions) if name in nodes]
-        table[machines.index(machine)][pool] = totals(configs[config], profiles)
-    lead = float(re.search(r"Assumed: (\d+) s", conf)[1])  # type: ignore[index]
-    rows = facts("actuator_abilities").filter(actuators="slurm").select("ability", "value")
-    able = {name: float(value) for name, value in rows.iter_rows() if name in ("scan_s", "look_s")}
-    switching = NodeAutoscaling(partitions[0][1], lead + able["scan_s"], tuple(kept), 0.0, able["look_s"])
-    return table, machines, switching
-
-
 def autoscaled(folder: Path, today: dict[str, list[int]], profiles: tuple[str, ...]) -> Any:
-    """Cluster Autoscaler: node groups and flags."""
+    """Cluster Autoscaler: groups of nodes that all stay on."""
     groups = json.loads((folder / "node-groups.json").read_text())
-    values = (folder / "cluster-autoscaler-values.yaml").read_text()
-    flags = yaml.safe_load(values)["extraArgs"]
     one = []
     for group in groups.values():
         tags = {
             key.rpartition("nvidia.com/")[2]: value for key, value in group["aws_tags"].items() if "resources" in key
         }
         one.append([int(tags.get("gpu" if name == "gpu" else f"mig-{name}", 0)) for name in profiles])
-    [nodes] = {group["nodes_of_all_groups"] for group in groups.values()}
-    lead = float(re.search(r"takes jobs (\d+) s", values)[1])  # type: ignore[index]
-    rows = facts("actuator_abilities").filter(actuators="autoscaler", ability="scan_s")["value"]
-    idle, cool = (float(flags[f"scale-down-{key}"].rstrip("s")) for key in ("unneeded-time", "delay-after-add"))
-    kept = tuple(group["idle_nodes_kept"] for group in groups.values())
-    return [one] * nodes, list(today)[:nodes], NodeAutoscaling(idle, lead + float(rows.item()), kept, cool)
+    assert all(group["min"] == group["max"] == group["idle_nodes_kept"] for group in groups.values()), "no node is off"
+    table = [[row] for row, group in zip(one, groups.values(), strict=True) for _ in range(group["min"])]
+    return table, list(today)[: len(table)], None
 
 
-READERS = {"mig-manager": fixed, "slurm": on_slurm, "autoscaler": autoscaled}
+READERS = {"mig-manager": fixed, "slurm": fixed, "autoscaler": autoscaled}
 
 
 @pytest.fixture(scope="module", params=READERS)
