@@ -126,8 +126,8 @@ def add_texts(
 
 def _new_nodes_text(decision: Decision, form: str) -> str:
     """Format the nodes to buy in the pattern ``form``, such as ``({})``; empty if GPUs fill no equal nodes."""
-    bought = next((part for part in decision.layouts if part.new_nodes), None)
-    return "" if bought is None else form.format(format_node_count(bought.gpus, bought.new_nodes))
+    sizes = [len(layouts) for layouts, count in decision.nodes_to_buy.items() for _ in range(count)]
+    return form.format(format_node_count(sum(sizes), len(sizes))) if len(set(sizes)) == 1 else ""
 
 
 NodesByLayoutChange = Mapping[tuple[str, str], Sequence[str]]
@@ -329,6 +329,10 @@ def _list_measure_steps(
             lead = f"now{after}; delivery in about {decision.purchase_lead_days} days"
             nodes_text_part = _new_nodes_text(decision, ", {}")
             yield NextStep("finance", f"approve the order of {gpus_text}{nodes_text_part}, {lead}")
+            if mig_parts := [part for part in decision.layouts if part.to_buy and part.layout != LAYOUT_FULL]:
+                gpus_by_layout = (f"{count_text(part.gpus, 'GPU')} as {part.layout}" for part in mig_parts)
+                task = f"after delivery, partition {', '.join(gpus_by_layout)} on the new nodes, as simulated"
+                yield NextStep(PLATFORM, task)
         case "pack":
             texts = find_measure_texts("pack", abilities.actuator)
             yield NextStep(PLATFORM, f"pack jobs on fewer nodes: {texts['edit']}", texts["command"] or None)
@@ -519,7 +523,7 @@ def _list_confidence_sentences(
     if not decision.demand_text and share.fraction is not None and share.capacity_is_clear:
         yield _format_replay_accuracy(decision, recommendation.model)
     if any(measure.action == "rightsize" for measure in decision.measures):
-        full_gpus = decision.gpus - decision.partitioned_gpus
+        full_gpus = sum(part.gpus for part in decision.layouts if part.layout == LAYOUT_FULL)
         in_turn = "" if decision.actuator == "slurm" else ": change the layout node by node"  # Slurm: all at once
         yield (
             f"The waits after the change hold only once small jobs request MIG profiles; until then {full_gpus:,} "

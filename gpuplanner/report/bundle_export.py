@@ -16,7 +16,7 @@ from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
-from gpuplanner.core.schemas import QueueQuotas
+from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
 from gpuplanner.core.stage_cache_and_data_folders import data_folder, input_hashes
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
@@ -30,6 +30,7 @@ from gpuplanner.decision.comparison_record import (
 from gpuplanner.decision.decision_text import format_node_list, format_resampled_waits
 from gpuplanner.decision.decision_types import (
     IDLE_ACTIONS,
+    LAYOUT_FULL,
     WAIT_REDUCING_ACTIONS,
     WAIT_TOLERANCE_MINUTES,
     Decision,
@@ -38,7 +39,7 @@ from gpuplanner.decision.decision_types import (
 from gpuplanner.decision.inference_services import plan_inference_services
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
-from gpuplanner.decision.policy_layouts import TenantQuota
+from gpuplanner.decision.policy_layouts import PoolRule, TenantQuota
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import find_usual_actuator, resolve_actuator
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
@@ -110,9 +111,16 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
     page_words = PageText(
         decision.sentence, POLICIES[decision.policy].meaning, ticket, tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
-        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario),
+        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario), tuple(_list_new_pools(decision)),
     )  # fmt: skip
     return make_bundle(rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz)
+
+
+def _list_new_pools(decision: Decision) -> Iterator[PoolRule]:
+    """Yield the nodes to buy, those with the same layouts as one pool."""
+    for layouts, count in decision.nodes_to_buy.items():
+        profiles = tuple(FULL_GPU if layout == LAYOUT_FULL else layout for layout in layouts)
+        yield PoolRule("to buy", profiles, count)
 
 
 def find_actuator_mismatch(scenario: Scenario) -> str:

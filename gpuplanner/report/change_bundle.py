@@ -288,8 +288,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where_release" if is_release_only else "where"),
         "REASON": [f"- {line}" for line in (*([page_words.sentence] if warnings else []), *page_words.reasons)],
-        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures))
-        + f"\n\n{_instance_table(rules)}" * changes,
+        "POOLS": _pool_table(rules, page_words.new_pools) + f"\n\n{_instance_table(rules)}" * changes,
         "CAUTION": f"> **Warning:** {page_words.caution}" if page_words.caution else "",
         "AGREE": [
             f"- {page_words.risk} Agree with the owners of these jobs." * bool(page_words.risk),
@@ -443,23 +442,19 @@ def step_tables(bundle: Bundle) -> dict[str, str]:
     }
 
 
-def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
+def _pool_table(rules: FleetRules, new_pools: Sequence[PoolRule]) -> str:
     """Render nodes and resources of each node pool, and nodes to buy; with power-down, also how many are powered on."""
     is_powered_down = rules.powers_nodes_down
     counts_heading = ["powered on at most", "idle nodes kept"] if is_powered_down else []
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
     lines = [headings, ["---"] * len(headings)]
-    for pool in rules.pools:
+    for pool in (*rules.pools, *new_pools):
         is_on_request = LAYOUT_PER_JOB in pool.layouts
         offers = (f"{count:,} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items())
         resources = "MIG instances as requested" if is_on_request else ", ".join(offers)
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
-        lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
-    if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
-        size = len(rules.today[0].layouts)
-        lines.append(
-            ["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * is_powered_down), f"{size} GPUs"]
-        )
+        nodes = format_node_list(pool.nodes) or count_text(pool.count, "new node" if pool in new_pools else "node")
+        lines.append([pool.name, nodes, *counts, resources])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

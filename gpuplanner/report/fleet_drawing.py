@@ -57,10 +57,12 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
     partitioned = decision.partitioned_gpus
     about = "Box: GPU, not by index; width: memory; empty: no instance" if partitioned else about
 
-    bought = sum(part.gpus for part in decision.layouts if part.to_buy)
+    bought = Counter[str]()
+    for part in decision.layouts:
+        bought[f"{LAYOUT_FULL if part.layout == LAYOUT_FULL else 'partitioned'} to buy"] += part.gpus * part.to_buy
     full = sum(part.gpus for part in own_layouts if part.layout == LAYOUT_FULL)
     not_kept = max(decision.fleet_gpus - decision.gpus, 0)
-    parts = {"full": full, "partitioned": partitioned, released_word(decision): not_kept, "full to buy": bought}
+    parts = {"full": full, "partitioned": partitioned, released_word(decision): not_kept, **bought}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
     label = "; ".join(f"{part.gpus:,} × {describe_layout(part.layout)}" for part in decision.layouts)
     name = "MIG layout" if decision.partitioned_gpus else "fleet"
@@ -203,12 +205,14 @@ def _draw_released_gpus(decision: Decision) -> str:
 
 def _draw_gpus_to_buy(decision: Decision) -> str:
     """Draw the GPUs to buy as dashed outlines."""
-    number, part = next(((number, part) for number, part in enumerate(decision.layouts) if part.to_buy), (0, None))
-    if part is None:
-        return ""
-    gpus = metric_html(decision, f"layouts.{number}.gpus")
-    text = f"<p><b>{gpus} full GPUs</b> {escape_html(part.node_text)}</p>"
-    return text + _draw_loose_row(decision, _RELEASED_GPU, part.gpus)
+    rows = []
+    for number, part in enumerate(decision.layouts):
+        if part.to_buy:
+            gpus = metric_html(decision, f"layouts.{number}.gpus")
+            caption = _caption_gpus(gpus, describe_layout(part.layout))
+            rows.append(f"<p>{caption} {escape_html(part.node_text)}</p>")
+            rows.append(_draw_loose_row(decision, _RELEASED_GPU, part.gpus))
+    return "".join(rows)
 
 
 _RELEASED_GPU = '<div class="gpu released"></div>'

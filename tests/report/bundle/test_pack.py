@@ -526,14 +526,14 @@ def test_a_purchase_has_a_page_of_its_own_without_commands():
     whole = PoolRule("full", TODAY, 4, ("n1", "n2", "n3", "n4"), 4)
     rules = replace(fixed("slurm"), pools=(whole,), today=(replace(whole, name="today-1"),), released=())
     buy = MeasureText("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
-    page = page_of(rules, buy)
-    assert "| to buy | 2 new nodes | 2 GPUs |" in page
+    told = replace(TOLD, measures=(buy,), new_pools=(PoolRule("to buy", ("3g.40gb:2", "gpu"), 2),))
+    page = make_bundle(rules, told, ChangeCost.from_catalogue(BOARD, "slurm"), Drain()).files[README_FILE]
+    assert "| to buy | 2 new nodes | 1 × full GPU, 2 × 3g.40gb |" in page
     assert "- Order 4 GPUs now\n- After delivery: add NodeName lines" in page
     assert "`scontrol show node NODE` shows the Gres" in page
     for useless in ("```", "as root", "no file needed", "Nothing to do", "Preflight"):
         assert useless not in page
     both = page_of(fixed("mig-manager"), MeasureText("repartition", "Repartition GPUs"), buy)
-    assert "| to buy | 2 new nodes | 2 GPUs |" in both
     assert "- After delivery: join the new nodes" in both
 
 
