@@ -91,12 +91,12 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
         return make_service_bundle(services, scenario.tz)
     load_model = load_any_gpu_model if is_catalogue_model(rules.gpu_model) else make_non_mig_model
     gpu_model = load_model(rules.gpu_model)
-    change = find_change_cost(scenario, gpu_model)
+    # Beside the DRA driver, the MIG manager sets fixed layouts, node by node.
+    repartitioned = scenario.but(actuator="mig-manager") if rules.actuator == "dra" else scenario
+    change = find_change_cost(repartitioned, gpu_model)
     returned = rules.returned or decision.financial_impact.ownership == OWNERSHIP_RENTED
     rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model, decision.measures)))
-    drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
-    if rules.actuator == "dra":  # fixed layouts are set by the MIG manager, node by node
-        drain = replace(drain, scope="node")
+    drain, emptying, changed = make_drain_rule(repartitioned, change), "", rules.layout_plan().filter("changed")["node"]
     emptied = sorted({*changed, *rules.released})
     emptying_s = emptying_times(scenario, emptied)
     if emptying_s is not None and drain.scope == "node":
