@@ -277,6 +277,9 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         prerequisites = "prerequisites_on_request"
     elif bundle.path_of("karpenter.yaml") in bundle.files:
         prerequisites = "prerequisites_pools"
+    preflight = "preflight" if changes else "preflight_files"
+    if changes and "policy.sh" in present:
+        preflight = "preflight_operator"
     undo = ["back_requests" * rightsized, "back_quotas" * bool(quotas), *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
     gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
@@ -295,10 +298,12 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
             text("rightsized" if rightsized else "as_today"),
             *map(text, ("rollout_gap", "unused", "capacity_in_parts" if in_parts else "capacity", "emptying_record")),
             text("added") * changes,
+            text("untyped_requests") * any(pool.is_partitioned for pool in rules.pools),
+            text("accounting") * changes,
             text(f"types_{gres_source}") * changes,
             quotas,  # the last, because of its table
         ],
-        "PREFLIGHT": [text(prerequisites) + "\n", text("preflight" if changes else "preflight_files")],
+        "PREFLIGHT": [text(prerequisites) + "\n", text(preflight)],
         "NOTES": map(text, notes),
         "SWITCH": [text("switch") * rightsized, text("switch_in_parts") * in_parts],
         "BACK": map(text, undo),

@@ -801,6 +801,23 @@ def test_rented_nodes_are_returned_and_not_powered_down() -> None:
     assert "power them down or use them for other work" in page_of(released_alone(), RELEASE)
 
 
+@pytest.mark.parametrize("actuator", ["mig-manager", "dra"])
+def test_a_bundle_with_the_mig_manager_notes_what_undoes_and_stops_it(actuator: str) -> None:
+    preflight = packed(fixed(actuator)).files[README_FILE].partition("\n## 2. Preflight\n")[2].partition("\n## ")[0]
+    assert f"its next sync undoes `policy.sh apply`. Instead of\n  `policy.sh apply` run `bash {actuator}/" in preflight
+    for words in ("Site configurations: ", "Other GPU clients: ", "ready to change"):
+        assert words in preflight
+    assert "Notes:" not in packed(fixed("nvidia-smi")).files[README_FILE]
+
+
+def test_slurm_jobs_without_a_type_and_accounting_are_stated_where_there_are_instances() -> None:
+    agree = packed(fixed("slurm")).files[README_FILE].partition("\n## 1. Agree\n")[2].partition("\n## ")[0]
+    for words in ("`--gres=gpu:1` takes any GPU type", "job_submit.lua", "`AccountingStorageTRES` lists the type"):
+        assert words in agree
+    kept, on_kubernetes = (packed(rules).files[README_FILE] for rules in (released_alone(), fixed("mig-manager")))
+    assert not any(words in page for page in (kept, on_kubernetes) for words in ("--gres", "AccountingStorageTRES"))
+
+
 def prerequisites_of(rules: FleetRules) -> str:
     """The prerequisites, which stand first in the preflight."""
     preflight = packed(rules).files[README_FILE].partition("\n## 2. Preflight\n\n")[2].partition("\n## ")[0]
@@ -818,6 +835,7 @@ def test_a_dra_bundle_names_release_driver_settings_and_rights(rules: FleetRules
     assert known["chart"] in text
     assert known["dynamic_mig"] in text
     assert "RBAC" in text
+    assert "device plugin is off on these nodes" in text
     # With dynamic MIG the driver would remove the instances of a fixed layout.
     assert ("is not set for these nodes" in text) == (rules.policy == "mig_static")
     assert (f"{known['version']} or later" in text) == (rules.policy == "mig_dynamic")
