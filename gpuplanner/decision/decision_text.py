@@ -58,6 +58,7 @@ from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.study_fleet import explain_full_gpus
 
 MIN_COMPLETE_LIST_SHARE = 0.02
@@ -449,7 +450,17 @@ def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) ->
 
 
 NO_TELEMETRY_TEXT = "GPU telemetry: without it no utilization and no rightsizing"
-"""Beginning of the missing evidence that a record without telemetry has, by which the cards of teams find it."""
+"""Beginning of the missing evidence where neither telemetry nor job records have any use, by which the cards of teams
+find it."""
+NO_ACTIVITY_TEXT = "GPU activity of jobs: without it no utilization, and rightsizing counts the requested SMs as needed"
+"""Missing evidence where telemetry and job records have memory, but no activity."""
+NO_MEMORY_TEXT = "GPU memory of jobs: without it rightsizing counts the requested memory as needed"
+"""Missing evidence where telemetry and job records have activity, but no memory."""
+
+
+def has_measured(dataset: Dataset, of_job: str, of_sample: str) -> bool:
+    """Whether a column of the job records, or of the telemetry samples, has any value."""
+    return bool(dataset.jobs[of_job].count() or (dataset.samples is not None and dataset.samples[of_sample].count()))
 
 
 def _list_missing(
@@ -463,8 +474,13 @@ def _list_missing(
         yield MissingEvidence(f"{gap.sentence} Add {advice}", f"gpuplanner ingest auto JOBS -o {data}")
     fleet = results.job_history.fleet
     has_mig = decision.partitioned_gpus or any(layout != FULL_GPU for node in inputs.nodes.layouts for layout in node)
-    telemetry = NO_TELEMETRY_TEXT
-    if has_mig:
+    dataset = results.job_history.trace
+    has_activity = has_measured(dataset, "sm_activity", "sm_activity")
+    has_memory = has_measured(dataset, "memory_peak_gib", "memory_used_gib")
+    telemetry = NO_MEMORY_TEXT
+    if not has_activity:
+        telemetry = NO_ACTIVITY_TEXT if has_memory else NO_TELEMETRY_TEXT
+    if has_mig and not has_activity:
         telemetry += "; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, then run 'report' again"
     telemetry_source = "prometheus" if source == "kubernetes" or has_mig else "nvidia-smi"
     candidates = (
@@ -476,7 +492,7 @@ def _list_missing(
         (inputs.starts_assumed, "start times of jobs: assumed equal to submission", f"ingest auto JOBS -o {data}"),
         (not fleet.in_catalogue, f"{explain_full_gpus(fleet.name)}: no MIG, energy or money is planned",
          f"start {data} --gpu-model {find_likely_gpu_model(decision.gpu_model or '')}"),
-        (results.job_history.trace.samples is None, telemetry, f"ingest {telemetry_source} FILES -o {data}"),
+        (not (has_activity and has_memory), telemetry, f"ingest {telemetry_source} FILES -o {data}"),
         (decision.financial_impact.ownership == "unknown", "ownership of the GPUs: the financial impact depends on it",
          f"start {data} --set ownership=owned"),
     )  # fmt: skip
