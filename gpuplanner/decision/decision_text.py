@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections import Counter
@@ -282,7 +283,7 @@ def _list_next_steps(
     if recommendation.target_gpus:
         gpus = count_text(recommendation.target_gpus - decision.fleet_gpus, "GPU")
         target_min = f"{WaitTarget().target_s / SECONDS_PER_MINUTE:g}"
-        command = f"gpuplanner start {results.scenario.data} --set target_wait_minutes={target_min}"
+        command = f"{_format_command('start', results)} --set target_wait_minutes={target_min}"
         task = (
             f"a stated wait target is kept at any cost: with {target_min} min stated, the report recommends {gpus} more"
         )
@@ -319,7 +320,7 @@ def _list_measure_steps(
     run : PolicyRun
         Simulation run of the recommended policy.
     """
-    data, abilities, export = results.scenario.data, results.abilities, _format_export_command(results)
+    data, abilities, export = results.scenario.data, results.abilities, _format_command("export", results)
     condition = (measure.condition or "").removeprefix("after ").replace("_", " ")
     after = f" when {condition} is in force" if condition else ""
     match measure.action:
@@ -331,9 +332,8 @@ def _list_measure_steps(
             nodes_text_part = _new_nodes_text(decision, ", {}")
             yield NextStep("finance", f"approve the order of {gpus_text}{nodes_text_part}, {lead}")
             if mig_parts := [part for part in decision.layouts if part.to_buy and part.layout != LAYOUT_FULL]:
-                gpus_by_layout = (f"{count_text(part.gpus, 'GPU')} as {part.layout}" for part in mig_parts)
-                task = f"after delivery, partition {', '.join(gpus_by_layout)} on the new nodes, as simulated"
-                yield NextStep(PLATFORM, task)
+                text = ", ".join(f"{count_text(part.gpus, 'GPU')} as {part.layout}" for part in mig_parts)
+                yield NextStep(PLATFORM, f"after delivery, partition {text} on the new nodes, as simulated")
         case "pack":
             texts = find_measure_texts("pack", abilities.actuator)
             yield NextStep(PLATFORM, f"pack jobs on fewer nodes: {texts['edit']}", texts["command"] or None)
@@ -367,13 +367,23 @@ def _list_measure_steps(
         yield NextStep("team leads", task, f"gpuplanner rightsize {data}")
 
 
-def _format_export_command(results: PolicyResults) -> str:
-    """Format the command that exports a decision, with the fleet, demand and limits that its scenario states."""
-    scenario = results.scenario
-    names = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "target_wait_minutes", "mig_layout")
-    changes = Scenario().diff(scenario)
-    stated = "".join(f" --set {name}={changes[name][1]}" for name in names if name in changes)
-    return f"gpuplanner export {scenario.data} --actuator {results.abilities.actuator}{stated}"
+def _format_command(verb: str, results: PolicyResults) -> str:
+    """Format a command on the data of a decision, such as ``export``, with the settings that its scenario states."""
+    settings = _format_stated_settings(results.scenario)
+    return f"gpuplanner {verb} {results.scenario.data} --actuator {results.abilities.actuator}{settings}"
+
+
+def _format_stated_settings(scenario: Scenario) -> str:
+    """Format the settings that differ from the defaults, without data and actuator, as options of a command.
+
+    Examples
+    --------
+    >>> print(_format_stated_settings(Scenario(gpu_model="A100-80GB", approved_by="J. Doe")))
+     --set gpu_model=A100-80GB --set 'approved_by=J. Doe'
+    """
+    changes = Scenario(name=scenario.name, data=scenario.data, actuator=scenario.actuator).diff(scenario)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, (_, value) in changes.items()}
+    return "".join(f" --set {shlex.quote(f'{name}={text}')}" for name, text in texts.items())
 
 
 def _format_partition_step(changes: NodesByLayoutChange) -> str:
@@ -445,7 +455,7 @@ def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) ->
     command = find_measure_texts("release", abilities.actuator)["command"].format(nodes=quoted_nodes)
     # The scripts of the change bundle wait until jobs end; the command of Kubernetes evicts them.
     if len(drained_nodes) > MAX_LISTED_NODES or abilities.actuator != "slurm":
-        command = _format_export_command(results)
+        command = _format_command("export", results)
     yield NextStep(PLATFORM, f"drain and release {format_node_list(drained_nodes)}{after}", command)
 
 

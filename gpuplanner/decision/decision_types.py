@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.units_and_number_formats import count_text, day_text, wait_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
@@ -438,12 +439,11 @@ class Decision:
 
     @property
     def nodes_to_buy(self) -> dict[tuple[str, ...], int]:
-        """Number of nodes to buy by the layouts of their GPUs."""
+        """Number of nodes to buy by the layouts of their GPUs; a full GPU is ``gpu``."""
         bought = [part for part in self.layouts if part.to_buy]
-        counts = zip(*(part.by_node for part in bought), strict=True)
-        return Counter(
-            tuple(part.layout for part, gpus in zip(bought, node, strict=True) for _ in range(gpus)) for node in counts
-        )
+        names = [FULL_GPU if part.layout == LAYOUT_FULL else part.layout for part in bought]
+        nodes = zip(*(part.by_node for part in bought), strict=True)
+        return Counter(tuple(np.repeat(names, node).tolist()) for node in nodes)
 
     @property
     def longest_waiting(self) -> JobSizeWaits | None:

@@ -16,7 +16,7 @@ from gpuplanner.core.errors import GpuPlannerError, ScenarioError
 from gpuplanner.core.output_manifests_and_overwrite_checks import MANIFEST, FolderMark
 from gpuplanner.core.output_writing import replace_directory
 from gpuplanner.core.scenario import FILE_PATH_FIELDS, Scenario
-from gpuplanner.core.schemas import FULL_GPU, QueueQuotas
+from gpuplanner.core.schemas import QueueQuotas
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_RENTED
 from gpuplanner.core.stage_cache_and_data_folders import data_folder, input_hashes
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, SECONDS_PER_MINUTE, wait_text
@@ -30,7 +30,6 @@ from gpuplanner.decision.comparison_record import (
 from gpuplanner.decision.decision_text import format_node_list, format_resampled_waits
 from gpuplanner.decision.decision_types import (
     IDLE_ACTIONS,
-    LAYOUT_FULL,
     WAIT_REDUCING_ACTIONS,
     WAIT_TOLERANCE_MINUTES,
     Decision,
@@ -108,19 +107,13 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
     gres_types = gres_type or (read_gres_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
     risk = format_resampled_waits(decision) if any(size.rises_if_resampled for size in decision.service) else ""
     ticket = tuple(_ticket_lines(decision, risk, scenario.approved_by))
+    new_pools = tuple(PoolRule("to buy", layouts, count) for layouts, count in decision.nodes_to_buy.items())
     page_words = PageText(
         decision.sentence, POLICIES[decision.policy].meaning, ticket, tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
-        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario), tuple(_list_new_pools(decision)),
+        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario), new_pools,
     )  # fmt: skip
     return make_bundle(rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz)
-
-
-def _list_new_pools(decision: Decision) -> Iterator[PoolRule]:
-    """Yield the nodes to buy, those with the same layouts as one pool."""
-    for layouts, count in decision.nodes_to_buy.items():
-        profiles = tuple(FULL_GPU if layout == LAYOUT_FULL else layout for layout in layouts)
-        yield PoolRule("to buy", profiles, count)
 
 
 def find_actuator_mismatch(scenario: Scenario) -> str:
@@ -313,5 +306,4 @@ def _describe_measures(decision: Decision) -> Iterator[MeasureText]:
             for step in decision.next_steps
             if step.action == measure.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
-        bought_gpus = (measure.gpus - decision.fleet_gpus) * (measure.action == "buy")
-        yield MeasureText(measure.action, measure.text, condition, steps, bought_gpus)
+        yield MeasureText(measure.action, measure.text, condition, steps)

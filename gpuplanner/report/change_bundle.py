@@ -278,8 +278,6 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
     elif bundle.path_of("karpenter.yaml") in bundle.files:
         prerequisites = "prerequisites_pools"
     preflight = "preflight" if changes else "preflight_files"
-    if changes and "policy.sh" in present:
-        preflight = "preflight_operator"
     undo = ["back_requests" * rightsized, "back_quotas" * bool(quotas), *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
     gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
@@ -303,7 +301,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
             text(f"types_{gres_source}") * changes,
             quotas,  # the last, because of its table
         ],
-        "PREFLIGHT": [text(prerequisites) + "\n", text(preflight)],
+        "PREFLIGHT": [f"{text(name)}\n" for name in (prerequisites, "operator_notes", preflight)],
         "NOTES": map(text, notes),
         "SWITCH": [text("switch") * rightsized, text("switch_in_parts") * in_parts],
         "BACK": map(text, undo),
@@ -311,8 +309,8 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         **(_measure_texts(bundle, page_words) if page_words.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in blocks.items()}
-    bought = page_words.measures and not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
-    return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if bought else "readme.md", values))
+    only_buys = {measure.action for measure in page_words.measures} == {"buy"} and not bundle.steps
+    return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if only_buys else "readme.md", values))
 
 
 def _nodes_to_repartition(bundle: FleetBundle) -> list[str]:
@@ -326,7 +324,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     """Return a function from the name of a README text to the text, in the version for the bundle's actuator if any."""
     rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
     blocks, has_gap = read_readme_texts(), nodes and rules.requests == RIGHTSIZED
-    parts = _split_nodes(bundle) if nodes else []
+    parts, policy_script = _split_nodes(bundle) if nodes else [], bundle.path_of("policy.sh")
     full_gpus = [f"{after[FULL_GPU]:,}" for *_, after in list_change_parts(bundle)] if has_gap else []
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
@@ -334,6 +332,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "ACTUATOR": rules.actuator, "DATA": page_words.data,
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
         "SCRIPT": bundle.path_of("change.sh") if nodes else "",
+        "POLICY_SCRIPT": policy_script if nodes and policy_script in bundle.files else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
         "PATCHED": "nodes and clusterpolicies" if nodes or bundle.path_of("policy.sh") in bundle.files else "nodes",
         "PARTS": str(len(parts)),
@@ -407,8 +406,8 @@ def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
             explanation, commands, checked, undone = _manual_texts(bundle, page_words, measure)
         heading = f"Action {number}: " * several
         name = f"{heading}**{measure.text}.**" if several or not measure.steps else ""
-        texts = [text for text, _ in measure.steps] + [explanation] * bool(measure.bought_gpus)
-        head = " ".join(filter(None, (name, measure.condition, "" if measure.bought_gpus else explanation)))
+        texts = [text for text, _ in measure.steps] + [explanation] * (measure.action == "buy")
+        head = " ".join(filter(None, (name, measure.condition, "" if measure.action == "buy" else explanation)))
         step_lines = [f"- {text[:1].upper()}{text[1:]}" for text in texts]
         parts = (head, "\n".join(step_lines), _fence_commands(commands))
         do.append("\n\n".join(filter(None, parts)))
@@ -430,9 +429,7 @@ def _manual_texts(bundle: FleetBundle, page_words: PageText, measure: MeasureTex
     commands = [command for _, command in measure.steps if command]
     words = find_measure_texts(measure.action, bundle.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    explanation = "No file carries it out; by hand:"
-    if measure.bought_gpus:
-        explanation = f"After delivery: {words['edit']}."
+    explanation = f"After delivery: {words['edit']}." if measure.action == "buy" else "No file carries it out; by hand:"
     return explanation, commands, checked, undone
 
 

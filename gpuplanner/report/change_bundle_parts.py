@@ -184,14 +184,12 @@ class MeasureText:
     - ``action``, ``text``: Action and its description.
     - ``condition``: What must be in effect before.
     - ``steps``: Instructions and commands where no file carries it out.
-    - ``bought_gpus``: GPUs that it adds.
     """
 
     action: str
     text: str
     condition: str = ""
     steps: Sequence[tuple[str, str | None]] = ()
-    bought_gpus: int = 0
 
 
 @dataclass(frozen=True)

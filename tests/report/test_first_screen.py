@@ -312,14 +312,14 @@ def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
     one = dataclasses.replace(planted().decision, gpus=28, layouts=layouts, measures=(Measure("buy", "Buy", 28),))
     picture = draw_fleet(one)
     text = " ".join(unescape(re.sub(r"<[^>]*>", " ", picture)).split())
-    assert "16 full + 8 full to buy + 4 partitioned to buy = 28 GPUs." in text
+    assert "16 full + 12 to buy = 28 GPUs." in text
     assert "8 full GPUs (MIG disabled) to buy, on 2 new nodes" in text
     assert "4 partitioned as 2 × 3g.40gb to buy, on 1 new node" in text
     assert picture.count('class="gpu full"') == 16
     assert picture.count('class="gpu released"') == 12
     rows = [("full", 8, "to buy, on 2 new nodes"), ("3g.40gb:2", 4, "to buy, on 1 new node")]
     assert layout_table(one).rows() == [("full", 16, "n1, n2"), *rows]
-    assert one.nodes_to_buy == {("full",) * 4: 2, ("3g.40gb:2",) * 4: 1}
+    assert one.nodes_to_buy == {("gpu",) * 4: 2, ("3g.40gb:2",) * 4: 1}
 
 
 def test_there_is_a_screen_where_nothing_can_be_decided():

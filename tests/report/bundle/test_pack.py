@@ -525,7 +525,7 @@ def test_every_measure_stands_under_apply_in_its_order():
 def test_a_purchase_has_a_page_of_its_own_without_commands():
     whole = PoolRule("full", TODAY, 4, ("n1", "n2", "n3", "n4"), 4)
     rules = replace(fixed("slurm"), pools=(whole,), today=(replace(whole, name="today-1"),), released=())
-    buy = MeasureText("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
+    buy = MeasureText("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)])
     told = replace(TOLD, measures=(buy,), new_pools=(PoolRule("to buy", ("3g.40gb:2", "gpu"), 2),))
     page = make_bundle(rules, told, ChangeCost.from_catalogue(BOARD, "slurm"), Drain()).files[README_FILE]
     assert "| to buy | 2 new nodes | 1 × full GPU, 2 × 3g.40gb |" in page
