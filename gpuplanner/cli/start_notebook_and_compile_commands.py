@@ -386,6 +386,7 @@ def _prepare_scenario(
         data_path = data_folder(base_scenario.data)
         rows = {source_facts.source: source_facts.rows_kept for source_facts in read_source_facts(data_path)}
         start_dialog.print_files_read(parts, data_beginning, rows, data_path)
+    known_fields |= {text.partition("=")[0].strip() for text in assignments}
     if "tz" not in known_fields or tz is not None:
         if month_zone is None:
             month_zone, basis = data_beginning.time_zone or scenario.tz, "as the times were read (--tz)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import shlex
 from collections import Counter
@@ -58,6 +59,7 @@ from gpuplanner.decision.wait_causes import LIMITS
 from gpuplanner.decision.wait_curve import CURVE_RUNS, WaitModel, WaitTarget
 from gpuplanner.hardware.catalog import find_measure_texts, mig_model_names
 from gpuplanner.hardware.mig_layouts import parse_layout
+from gpuplanner.ingest.dataset import Dataset
 from gpuplanner.usage.study_fleet import explain_full_gpus
 
 MIN_COMPLETE_LIST_SHARE = 0.02
@@ -126,8 +128,8 @@ def add_texts(
 
 def _new_nodes_text(decision: Decision, form: str) -> str:
     """Format the nodes to buy in the pattern ``form``, such as ``({})``; empty if GPUs fill no equal nodes."""
-    bought = next((part for part in decision.layouts if part.new_nodes), None)
-    return "" if bought is None else form.format(format_node_count(bought.gpus, bought.new_nodes))
+    sizes = [len(layouts) for layouts, count in decision.nodes_to_buy.items() for _ in range(count)]
+    return form.format(format_node_count(sum(sizes), len(sizes))) if len(set(sizes)) == 1 else ""
 
 
 NodesByLayoutChange = Mapping[tuple[str, str], Sequence[str]]
@@ -281,7 +283,7 @@ def _list_next_steps(
     if recommendation.target_gpus:
         gpus = count_text(recommendation.target_gpus - decision.fleet_gpus, "GPU")
         target_min = f"{WaitTarget().target_s / SECONDS_PER_MINUTE:g}"
-        command = f"gpuplanner start {results.scenario.data} --set target_wait_minutes={target_min}"
+        command = f"{_format_command('start', results)} --set target_wait_minutes={target_min}"
         task = (
             f"a stated wait target is kept at any cost: with {target_min} min stated, the report recommends {gpus} more"
         )
@@ -318,7 +320,7 @@ def _list_measure_steps(
     run : PolicyRun
         Simulation run of the recommended policy.
     """
-    data, abilities, export = results.scenario.data, results.abilities, _format_export_command(results)
+    data, abilities, export = results.scenario.data, results.abilities, _format_command("export", results)
     condition = (measure.condition or "").removeprefix("after ").replace("_", " ")
     after = f" when {condition} is in force" if condition else ""
     match measure.action:
@@ -329,6 +331,9 @@ def _list_measure_steps(
             lead = f"now{after}; delivery in about {decision.purchase_lead_days} days"
             nodes_text_part = _new_nodes_text(decision, ", {}")
             yield NextStep("finance", f"approve the order of {gpus_text}{nodes_text_part}, {lead}")
+            if mig_parts := [part for part in decision.layouts if part.to_buy and part.layout != LAYOUT_FULL]:
+                text = ", ".join(f"{count_text(part.gpus, 'GPU')} as {part.layout}" for part in mig_parts)
+                yield NextStep(PLATFORM, f"after delivery, partition {text} on the new nodes, as simulated")
         case "pack":
             texts = find_measure_texts("pack", abilities.actuator)
             yield NextStep(PLATFORM, f"pack jobs on fewer nodes: {texts['edit']}", texts["command"] or None)
@@ -362,13 +367,23 @@ def _list_measure_steps(
         yield NextStep("team leads", task, f"gpuplanner rightsize {data}")
 
 
-def _format_export_command(results: PolicyResults) -> str:
-    """Format the command that exports a decision, with the fleet, demand and limits that its scenario states."""
-    scenario = results.scenario
-    names = ("gpus", "arrival_scale", "growth_per_week", "max_added_wait_minutes", "target_wait_minutes", "mig_layout")
-    changes = Scenario().diff(scenario)
-    stated = "".join(f" --set {name}={changes[name][1]}" for name in names if name in changes)
-    return f"gpuplanner export {scenario.data} --actuator {results.abilities.actuator}{stated}"
+def _format_command(verb: str, results: PolicyResults) -> str:
+    """Format a command on the data of a decision, such as ``export``, with the settings that its scenario states."""
+    settings = _format_stated_settings(results.scenario)
+    return f"gpuplanner {verb} {results.scenario.data} --actuator {results.abilities.actuator}{settings}"
+
+
+def _format_stated_settings(scenario: Scenario) -> str:
+    """Format the settings that differ from the defaults, without data and actuator, as options of a command.
+
+    Examples
+    --------
+    >>> print(_format_stated_settings(Scenario(gpu_model="A100-80GB", approved_by="J. Doe")))
+     --set gpu_model=A100-80GB --set 'approved_by=J. Doe'
+    """
+    changes = Scenario(name=scenario.name, data=scenario.data, actuator=scenario.actuator).diff(scenario)
+    texts = {name: value if isinstance(value, str) else json.dumps(value) for name, (_, value) in changes.items()}
+    return "".join(f" --set {shlex.quote(f'{name}={text}')}" for name, text in texts.items())
 
 
 def _format_partition_step(changes: NodesByLayoutChange) -> str:
@@ -440,12 +455,22 @@ def _list_drain_steps(decision: Decision, results: PolicyResults, after: str) ->
     command = find_measure_texts("release", abilities.actuator)["command"].format(nodes=quoted_nodes)
     # The scripts of the change bundle wait until jobs end; the command of Kubernetes evicts them.
     if len(drained_nodes) > MAX_LISTED_NODES or abilities.actuator != "slurm":
-        command = _format_export_command(results)
+        command = _format_command("export", results)
     yield NextStep(PLATFORM, f"drain and release {format_node_list(drained_nodes)}{after}", command)
 
 
 NO_TELEMETRY_TEXT = "GPU telemetry: without it no utilization and no rightsizing"
-"""Beginning of the missing evidence that a record without telemetry has, by which the cards of teams find it."""
+"""Beginning of the missing evidence where neither telemetry nor job records have any use, by which the cards of teams
+find it."""
+NO_ACTIVITY_TEXT = "GPU activity of jobs: without it no utilization, and rightsizing counts the requested SMs as needed"
+"""Missing evidence where telemetry and job records have memory, but no activity."""
+NO_MEMORY_TEXT = "GPU memory of jobs: without it rightsizing counts the requested memory as needed"
+"""Missing evidence where telemetry and job records have activity, but no memory."""
+
+
+def has_measured(dataset: Dataset, of_job: str, of_sample: str) -> bool:
+    """Whether a column of the job records, or of the telemetry samples, has any value."""
+    return bool(dataset.jobs[of_job].count() or (dataset.samples is not None and dataset.samples[of_sample].count()))
 
 
 def _list_missing(
@@ -459,8 +484,13 @@ def _list_missing(
         yield MissingEvidence(f"{gap.sentence} Add {advice}", f"gpuplanner ingest auto JOBS -o {data}")
     fleet = results.job_history.fleet
     has_mig = decision.partitioned_gpus or any(layout != FULL_GPU for node in inputs.nodes.layouts for layout in node)
-    telemetry = NO_TELEMETRY_TEXT
-    if has_mig:
+    dataset = results.job_history.trace
+    has_activity = has_measured(dataset, "sm_activity", "sm_activity")
+    has_memory = has_measured(dataset, "memory_peak_gib", "memory_used_gib")
+    telemetry = NO_MEMORY_TEXT
+    if not has_activity:
+        telemetry = NO_ACTIVITY_TEXT if has_memory else NO_TELEMETRY_TEXT
+    if has_mig and not has_activity:
         telemetry += "; nvidia-smi has none with MIG: add DCGM_FI_PROF_GR_ENGINE_ACTIVE, then run 'report' again"
     telemetry_source = "prometheus" if source == "kubernetes" or has_mig else "nvidia-smi"
     candidates = (
@@ -472,7 +502,7 @@ def _list_missing(
         (inputs.starts_assumed, "start times of jobs: assumed equal to submission", f"ingest auto JOBS -o {data}"),
         (not fleet.in_catalogue, f"{explain_full_gpus(fleet.name)}: no MIG, energy or money is planned",
          f"start {data} --gpu-model {find_likely_gpu_model(decision.gpu_model or '')}"),
-        (results.job_history.trace.samples is None, telemetry, f"ingest {telemetry_source} FILES -o {data}"),
+        (not (has_activity and has_memory), telemetry, f"ingest {telemetry_source} FILES -o {data}"),
         (decision.financial_impact.ownership == "unknown", "ownership of the GPUs: the financial impact depends on it",
          f"start {data} --set ownership=owned"),
     )  # fmt: skip
@@ -519,7 +549,7 @@ def _list_confidence_sentences(
     if not decision.demand_text and share.fraction is not None and share.capacity_is_clear:
         yield _format_replay_accuracy(decision, recommendation.model)
     if any(measure.action == "rightsize" for measure in decision.measures):
-        full_gpus = decision.gpus - decision.partitioned_gpus
+        full_gpus = sum(part.gpus for part in decision.layouts if part.layout == LAYOUT_FULL)
         in_turn = "" if decision.actuator == "slurm" else ": change the layout node by node"  # Slurm: all at once
         yield (
             f"The waits after the change hold only once small jobs request MIG profiles; until then {full_gpus:,} "

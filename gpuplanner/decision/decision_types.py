@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.setting_rules_and_controls import OWNERSHIP_OWNED, OWNERSHIP_RENTED, OWNERSHIP_RESERVED
 from gpuplanner.core.units_and_number_formats import count_text, day_text, wait_text
 from gpuplanner.cost.period_costs import find_power_model, find_price, find_price_per_kwh, find_pue, load_price_book
@@ -71,7 +73,8 @@ class LayoutOnNodes:
     """GPUs of one layout and their nodes, with the number on each node; nodes are empty if they have no names.
 
     ``full`` is a GPU with MIG disabled; with ``on demand`` each job gets an instance created for it. GPUs
-    ``to_buy`` are on ``new_nodes`` that have no names yet.
+    ``to_buy`` are on ``new_nodes`` that have no names yet; their ``by_node`` counts the GPUs on each node that is
+    bought, 0 included.
     """
 
     layout: str
@@ -84,7 +87,7 @@ class LayoutOnNodes:
     @property
     def node_text(self) -> str:
         """Names of the nodes, or the number of those to buy."""
-        return f"to buy: {format_node_count(self.gpus, self.new_nodes)}" if self.to_buy else ", ".join(self.nodes)
+        return f"to buy, on {count_text(self.new_nodes, 'new node')}" if self.to_buy else ", ".join(self.nodes)
 
 
 def format_node_count(gpus: int, nodes: int) -> str:
@@ -431,8 +434,16 @@ class Decision:
 
     @property
     def partitioned_gpus(self) -> int:
-        """GPUs that are MIG-partitioned."""
-        return sum(part.gpus for part in self.layouts if part.layout != LAYOUT_FULL)
+        """GPUs of today's nodes that are MIG-partitioned."""
+        return sum(part.gpus for part in self.layouts if part.layout != LAYOUT_FULL and not part.to_buy)
+
+    @property
+    def nodes_to_buy(self) -> dict[tuple[str, ...], int]:
+        """Number of nodes to buy by the layouts of their GPUs; a full GPU is ``gpu``."""
+        bought = [part for part in self.layouts if part.to_buy]
+        names = [FULL_GPU if part.layout == LAYOUT_FULL else part.layout for part in bought]
+        nodes = zip(*(part.by_node for part in bought), strict=True)
+        return Counter(tuple(np.repeat(names, node).tolist()) for node in nodes)
 
     @property
     def longest_waiting(self) -> JobSizeWaits | None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from types import MappingProxyType
 
@@ -435,10 +436,7 @@ def plan_todays_nodes(results: PolicyResults, recommendation: Recommendation) ->
         layouts = _group_by_layout(inputs, [(number, inputs.nodes.layouts[number]) for number in kept_nodes])
     gpus = sum(layout.gpus for layout in layouts)
     if recommendation.gpus > fleet:
-        extra_gpus, per_node = recommendation.gpus - gpus, inputs.node_gpus
-        new_nodes = 0 if extra_gpus % per_node else extra_gpus // per_node
-        # Nodes to be bought have no names yet.
-        layouts = (*layouts, LayoutOnNodes(LAYOUT_FULL, extra_gpus, to_buy=True, new_nodes=new_nodes))
+        layouts = (*layouts, *_list_layouts_to_buy(_list_nodes_to_buy(inputs, recommendation)))
         gpus = recommendation.gpus
     freed = float(max(fleet - gpus, 0) * HOURS_PER_WEEK)
     nothing = Saving(None, reason="no GPU is released or powered down")
@@ -517,17 +515,40 @@ def _list_kept_nodes(pools: Sequence[SizedPool], units: Sequence[int]) -> list[i
 def _partition_as_recommended(inputs: JobReplayInputs, recommendation: Recommendation) -> PolicySetting:
     """Build the setting of today's nodes partitioned as recommended; GPUs that no profile needs stay full."""
     nodes = inputs.nodes
-    n_gpus = min(recommendation.gpus, nodes.total)
-    mig_layouts: list[str] = []
-    for pool, count in zip(recommendation.pools, recommendation.units, strict=True):
-        gpus_by_layout = count_gpus_by_layout(pool.layouts, count)
-        mig_layouts += [layout for layout, gpus in gpus_by_layout.items() if layout != FULL_GPU for _ in range(gpus)]
-    wanted = [FULL_GPU] * (n_gpus - len(mig_layouts)) + mig_layouts[:n_gpus]
-    layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), wanted)
+    wanted = _list_partitioned_gpus(recommendation)[: nodes.total]
+    layouts = assign_layouts(nodes.layouts, rank_nodes(inputs), sorted(wanted, key=lambda layout: layout != FULL_GPU))
     kept = list(layouts)
     fleet, named = partition_nodes(inputs, kept, [[layouts[number]] for number in kept])
     values: SettingValues = {"gpus": int(fleet.gpus.sum()), "requests": recommendation.view}
     return PolicySetting(MIG_STATIC, recommendation.view, fleet, named, tuple(kept), values=values)
+
+
+def _list_partitioned_gpus(recommendation: Recommendation) -> list[str]:
+    """List the layouts of the GPUs of a recommendation that repartitions them, those with MIG instances first."""
+    mig_layouts: list[str] = []
+    for pool, count in zip(recommendation.pools, recommendation.units, strict=True):
+        gpus_by_layout = count_gpus_by_layout(pool.layouts, count)
+        mig_layouts += [layout for layout, gpus in gpus_by_layout.items() if layout != FULL_GPU for _ in range(gpus)]
+    return mig_layouts + [FULL_GPU] * (recommendation.gpus - len(mig_layouts))
+
+
+def _list_nodes_to_buy(inputs: JobReplayInputs, recommendation: Recommendation) -> list[Sequence[str]]:
+    """List the layouts of the GPUs of each node that a recommendation adds in simulation."""
+    nodes, size = inputs.nodes, inputs.node_gpus
+    if recommendation.action in PARTITION_ACTIONS:
+        added = _list_partitioned_gpus(recommendation)[nodes.total :]
+        return [added[first : first + size] for first in range(0, len(added), size)]
+    pools = zip(recommendation.pools, recommendation.units, strict=True)
+    return [nodes.layouts[pool.added_node] for pool, count in pools for _ in range(count - pool.today)]
+
+
+def _list_layouts_to_buy(nodes: Sequence[Sequence[str]]) -> Iterator[LayoutOnNodes]:
+    """Yield the GPUs to buy by layout; their nodes have no names yet."""
+    for layout in dict.fromkeys(itertools.chain(*nodes)):
+        by_node = tuple(node.count(layout) for node in nodes)
+        name = LAYOUT_FULL if layout == FULL_GPU else layout
+        new_nodes = sum(map(bool, by_node))
+        yield LayoutOnNodes(name, sum(by_node), by_node=by_node, to_buy=True, new_nodes=new_nodes)
 
 
 def _estimate_saving(results: PolicyResults, run: PolicyRun) -> Saving:

@@ -35,7 +35,7 @@ from gpuplanner.decision.comparison_record import (
     make_wait_table,
 )
 from gpuplanner.decision.data_correction import count_lost_rows, find_correction, has_run_jobs
-from gpuplanner.decision.decision_text import make_correction_decision, make_empty_decision
+from gpuplanner.decision.decision_text import has_measured, make_correction_decision, make_empty_decision
 from gpuplanner.decision.decision_types import (
     REASON_NO_GPU_REQUESTED,
     REASON_NO_RUN_TIMES,
@@ -382,7 +382,7 @@ def _doubt_completeness(job_history: History) -> Iterator[str]:
             f"The record holds only jobs that ended: after {whole:%Y-%m-%d %H:%M} UTC more than a tenth of the "
             "demand is missing from it, so plans from it are too small. Choose a month that ends before."
         )
-    if job_history.jobs["sm_activity"].null_count() == job_history.jobs.height:
+    if not has_measured(job_history.trace, "sm_activity", "sm_activity"):
         yield (
             "No telemetry: utilization is not reported, and energy takes allocated GPUs as fully busy, likely too much."
         )

@@ -40,10 +40,20 @@ def resize_node_fleet(fleet: NodeFleet, nodes: int) -> NodeFleet:
     [[8, 8], [8, 8, 4, 8]]
     """
     today = len(fleet.gpus)
-    sizes, first, count = np.unique(fleet.gpus, return_index=True, return_counts=True)
-    usual = first[len(sizes) - 1 - np.argmax(count[::-1])]
-    added = np.full(max(nodes - today, 0), usual)
+    added = np.full(max(nodes - today, 0), find_usual_node(fleet))
     return fleet.only(np.concatenate([np.arange(min(nodes, today)), added]))
+
+
+def find_usual_node(fleet: NodeFleet) -> int:
+    """Find the number of the first node of the most common size; of equally common sizes, the largest.
+
+    Examples
+    --------
+    >>> find_usual_node(NodeFleet.of_full_gpus([4, 8, 8])), find_usual_node(NodeFleet.of_full_gpus([4, 8]))
+    (1, 1)
+    """
+    sizes, first, count = np.unique(fleet.gpus, return_index=True, return_counts=True)
+    return int(first[len(sizes) - 1 - np.argmax(count[::-1])])
 
 
 def draw_record(
@@ -427,6 +437,7 @@ class SizedPool:
     - ``resize``: Returns the nodes for a number of units.
     - ``movable``: Whether its GPUs may be moved to another pool.
     - ``nodes``: Numbers of today's nodes, those to keep longest first.
+    - ``added_node``: Number of the one among them that nodes beyond today's are copies of.
     - ``min_units``: Units that are always kept.
     - ``expected``: Units around which the fewest are looked for; 0: those of today.
     - ``layouts``: Where units are GPUs, the layouts that they get in order, each with its number of GPUs.
@@ -437,6 +448,7 @@ class SizedPool:
     resize: Callable[[int], NodeFleet]
     movable: bool = False
     nodes: tuple[int, ...] = ()
+    added_node: int = 0
     min_units: int = 1
     expected: int = 0
     layouts: tuple[tuple[str, int], ...] = ()
@@ -488,8 +500,9 @@ def split_by_profiles(fleet: NodeFleet, kept_nodes: Collection[int] = ()) -> lis
         rows = rows[np.lexsort((-fleet.gpus[rows], ~np.isin(rows, list(kept_nodes))))]
         profiles = tuple(np.flatnonzero(offers[rows].any(axis=0)).tolist())
         units, n_kept = tuple(rows.tolist()), len(set(kept_nodes) & set(rows.tolist()))
-        resized = partial(resize_node_fleet, fleet.only(rows))
-        pools.append(SizedPool(profiles, len(units), resized, nodes=units, min_units=max(n_kept, 1)))
+        fleet_of_pool = fleet.only(rows)
+        resized, added_node = partial(resize_node_fleet, fleet_of_pool), units[find_usual_node(fleet_of_pool)]
+        pools.append(SizedPool(profiles, len(units), resized, False, units, added_node, max(n_kept, 1)))
     return pools
 
 

@@ -38,7 +38,7 @@ from gpuplanner.decision.decision_types import (
 from gpuplanner.decision.inference_services import plan_inference_services
 from gpuplanner.decision.plan_rehearsal import make_drain_rule
 from gpuplanner.decision.policy_comparison import POLICIES
-from gpuplanner.decision.policy_layouts import TenantQuota
+from gpuplanner.decision.policy_layouts import PoolRule, TenantQuota
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import find_usual_actuator, resolve_actuator
 from gpuplanner.hardware.gpu_models import GpuModel, load_any_gpu_model, make_non_mig_model
@@ -90,12 +90,12 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
         return make_service_bundle(services, scenario.tz)
     load_model = load_any_gpu_model if is_catalogue_model(rules.gpu_model) else make_non_mig_model
     gpu_model = load_model(rules.gpu_model)
-    change = find_change_cost(scenario, gpu_model)
+    # Beside the DRA driver, the MIG manager sets fixed layouts, node by node.
+    repartitioned = scenario.but(actuator="mig-manager") if rules.actuator == "dra" else scenario
+    change = find_change_cost(repartitioned, gpu_model)
     returned = rules.returned or decision.financial_impact.ownership == OWNERSHIP_RENTED
     rules = replace(rules, returned=returned, quotas=tuple(_read_quotas(scenario, gpu_model, decision.measures)))
-    drain, emptying, changed = make_drain_rule(scenario, change), "", rules.layout_plan().filter("changed")["node"]
-    if rules.actuator == "dra":  # fixed layouts are set by the MIG manager, node by node
-        drain = replace(drain, scope="node")
+    drain, emptying, changed = make_drain_rule(repartitioned, change), "", rules.layout_plan().filter("changed")["node"]
     emptied = sorted({*changed, *rules.released})
     emptying_s = emptying_times(scenario, emptied)
     if emptying_s is not None and drain.scope == "node":
@@ -107,10 +107,11 @@ def make_decision_bundle(scenario: Scenario, comparison: Comparison, *, gres_typ
     gres_types = gres_type or (read_gres_types(scenario.data, gpu_model) if rules.actuator == "slurm" else None)
     risk = format_resampled_waits(decision) if any(size.rises_if_resampled for size in decision.service) else ""
     ticket = tuple(_ticket_lines(decision, risk, scenario.approved_by))
+    new_pools = tuple(PoolRule("to buy", layouts, count) for layouts, count in decision.nodes_to_buy.items())
     page_words = PageText(
         decision.sentence, POLICIES[decision.policy].meaning, ticket, tuple(_describe_measures(decision)),
         f"gpuplanner export {scenario.data} --actuator {rules.actuator}",
-        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario),
+        str(scenario.data), emptying, risk, find_actuator_mismatch(scenario), new_pools,
     )  # fmt: skip
     return make_bundle(rules, page_words, change, drain, gres_type=gres_types, services=services, zone=scenario.tz)
 
@@ -305,5 +306,4 @@ def _describe_measures(decision: Decision) -> Iterator[MeasureText]:
             for step in decision.next_steps
             if step.action == measure.action and not (step.command or "").startswith("gpuplanner rightsize")
         ]  # requests are switched after the nodes are verified
-        bought_gpus = (measure.gpus - decision.fleet_gpus) * (measure.action == "buy")
-        yield MeasureText(measure.action, measure.text, condition, steps, bought_gpus)
+        yield MeasureText(measure.action, measure.text, condition, steps)

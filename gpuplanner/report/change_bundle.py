@@ -277,6 +277,7 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         prerequisites = "prerequisites_on_request"
     elif bundle.path_of("karpenter.yaml") in bundle.files:
         prerequisites = "prerequisites_pools"
+    preflight = "preflight" if changes else "preflight_files"
     undo = ["back_requests" * rightsized, "back_quotas" * bool(quotas), *["back_nodes", "back_reboot"] * changes]
     undo += ["back_policy" * ("policy.sh" in present)]
     gres_source = "kept" if isinstance(bundle.gres_type, GresTypes) else "given" if bundle.gres_type else "detected"
@@ -288,18 +289,19 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         "BEGINS": (rules.begins or "")[:16].replace("T", " ") + " UTC",
         "WHERE": text("where_release" if is_release_only else "where"),
         "REASON": [f"- {line}" for line in (*([page_words.sentence] if warnings else []), *page_words.reasons)],
-        "POOLS": _pool_table(rules, sum(measure.bought_gpus for measure in page_words.measures))
-        + f"\n\n{_instance_table(rules)}" * changes,
+        "POOLS": _pool_table(rules, page_words.new_pools) + f"\n\n{_instance_table(rules)}" * changes,
         "CAUTION": f"> **Warning:** {page_words.caution}" if page_words.caution else "",
         "AGREE": [
             f"- {page_words.risk} Agree with the owners of these jobs." * bool(page_words.risk),
             text("rightsized" if rightsized else "as_today"),
             *map(text, ("rollout_gap", "unused", "capacity_in_parts" if in_parts else "capacity", "emptying_record")),
             text("added") * changes,
+            text("untyped_requests") * any(pool.is_partitioned for pool in rules.pools),
+            text("accounting") * changes,
             text(f"types_{gres_source}") * changes,
             quotas,  # the last, because of its table
         ],
-        "PREFLIGHT": [text(prerequisites) + "\n", text("preflight" if changes else "preflight_files")],
+        "PREFLIGHT": [f"{text(name)}\n" for name in (prerequisites, "operator_notes", preflight)],
         "NOTES": map(text, notes),
         "SWITCH": [text("switch") * rightsized, text("switch_in_parts") * in_parts],
         "BACK": map(text, undo),
@@ -307,8 +309,8 @@ def render_readme(bundle: FleetBundle, page_words: PageText) -> str:
         **(_measure_texts(bundle, page_words) if page_words.measures else {}),
     }
     values = {name: text if isinstance(text, str) else "\n".join(filter(None, text)) for name, text in blocks.items()}
-    bought = page_words.measures and not bundle.steps and all(measure.bought_gpus for measure in page_words.measures)
-    return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if bought else "readme.md", values))
+    only_buys = {measure.action for measure in page_words.measures} == {"buy"} and not bundle.steps
+    return re.sub(r"\n{3,}", "\n\n", fill_template("purchase.md" if only_buys else "readme.md", values))
 
 
 def _nodes_to_repartition(bundle: FleetBundle) -> list[str]:
@@ -322,7 +324,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
     """Return a function from the name of a README text to the text, in the version for the bundle's actuator if any."""
     rules, nodes, limit = bundle.rules, _nodes_to_repartition(bundle), bundle.drain.limit_s
     blocks, has_gap = read_readme_texts(), nodes and rules.requests == RIGHTSIZED
-    parts = _split_nodes(bundle) if nodes else []
+    parts, policy_script = _split_nodes(bundle) if nodes else [], bundle.path_of("policy.sh")
     full_gpus = [f"{after[FULL_GPU]:,}" for *_, after in list_change_parts(bundle)] if has_gap else []
     configs = [(pool.state.config_name, [node for node in pool.nodes if node in nodes]) for pool in rules.pools]
     values = {
@@ -330,6 +332,7 @@ def _make_text_lookup(bundle: FleetBundle, page_words: PageText) -> Callable[[st
         "ACTUATOR": rules.actuator, "DATA": page_words.data,
         "NODES": format_node_list(nodes), "NODE": (nodes or [""])[0],
         "SCRIPT": bundle.path_of("change.sh") if nodes else "",
+        "POLICY_SCRIPT": policy_script if nodes and policy_script in bundle.files else "",
         "GPUS": str(sum(len(rules.todays_layouts[node]) for node in nodes)),
         "PATCHED": "nodes and clusterpolicies" if nodes or bundle.path_of("policy.sh") in bundle.files else "nodes",
         "PARTS": str(len(parts)),
@@ -403,8 +406,8 @@ def _measure_texts(bundle: FleetBundle, page_words: PageText) -> dict[str, str]:
             explanation, commands, checked, undone = _manual_texts(bundle, page_words, measure)
         heading = f"Action {number}: " * several
         name = f"{heading}**{measure.text}.**" if several or not measure.steps else ""
-        texts = [text for text, _ in measure.steps] + [explanation] * bool(measure.bought_gpus)
-        head = " ".join(filter(None, (name, measure.condition, "" if measure.bought_gpus else explanation)))
+        texts = [text for text, _ in measure.steps] + [explanation] * (measure.action == "buy")
+        head = " ".join(filter(None, (name, measure.condition, "" if measure.action == "buy" else explanation)))
         step_lines = [f"- {text[:1].upper()}{text[1:]}" for text in texts]
         parts = (head, "\n".join(step_lines), _fence_commands(commands))
         do.append("\n\n".join(filter(None, parts)))
@@ -426,9 +429,7 @@ def _manual_texts(bundle: FleetBundle, page_words: PageText, measure: MeasureTex
     commands = [command for _, command in measure.steps if command]
     words = find_measure_texts(measure.action, bundle.rules.actuator)
     checked, undone = (words[name].replace("{nodes}", "NODES") for name in ("check", "undo"))
-    explanation = "No file carries it out; by hand:"
-    if measure.bought_gpus:
-        explanation = f"After delivery: {words['edit']}."
+    explanation = f"After delivery: {words['edit']}." if measure.action == "buy" else "No file carries it out; by hand:"
     return explanation, commands, checked, undone
 
 
@@ -443,23 +444,19 @@ def step_tables(bundle: Bundle) -> dict[str, str]:
     }
 
 
-def _pool_table(rules: FleetRules, bought_gpus: int = 0) -> str:
+def _pool_table(rules: FleetRules, new_pools: Sequence[PoolRule]) -> str:
     """Render nodes and resources of each node pool, and nodes to buy; with power-down, also how many are powered on."""
     is_powered_down = rules.powers_nodes_down
     counts_heading = ["powered on at most", "idle nodes kept"] if is_powered_down else []
     headings = ["pool", "nodes", *counts_heading, "resources of a node"]
     lines = [headings, ["---"] * len(headings)]
-    for pool in rules.pools:
+    for pool in (*rules.pools, *new_pools):
         is_on_request = LAYOUT_PER_JOB in pool.layouts
         offers = (f"{count:,} × {'full GPU' if name == FULL_GPU else name}" for name, count in pool.offers.items())
         resources = "MIG instances as requested" if is_on_request else ", ".join(offers)
         counts = [str(pool.max_nodes_on), str(pool.kept)] if is_powered_down else []
-        lines.append([pool.name, format_node_list(pool.nodes) or str(pool.count), *counts, resources])
-    if bought_gpus and len({len(pool.layouts) for pool in rules.today}) == 1:
-        size = len(rules.today[0].layouts)
-        lines.append(
-            ["to buy", count_text(bought_gpus // size, "new node"), *[""] * (2 * is_powered_down), f"{size} GPUs"]
-        )
+        nodes = format_node_list(pool.nodes) or count_text(pool.count, "new node" if pool in new_pools else "node")
+        lines.append([pool.name, nodes, *counts, resources])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

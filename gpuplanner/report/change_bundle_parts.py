@@ -19,7 +19,7 @@ import polars as pl
 from gpuplanner.core.schemas import FULL_GPU
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_MINUTE, count_text
 from gpuplanner.decision.decision_text import format_layout_text, format_node_list
-from gpuplanner.decision.policy_layouts import FleetRules
+from gpuplanner.decision.policy_layouts import FleetRules, PoolRule
 from gpuplanner.hardware.catalog import facts
 from gpuplanner.hardware.gpu_models import GpuModel, as_gpu_model
 from gpuplanner.hardware.mig_layouts import parse_layout, prove
@@ -184,14 +184,12 @@ class MeasureText:
     - ``action``, ``text``: Action and its description.
     - ``condition``: What must be in effect before.
     - ``steps``: Instructions and commands where no file carries it out.
-    - ``bought_gpus``: GPUs that it adds.
     """
 
     action: str
     text: str
     condition: str = ""
     steps: Sequence[tuple[str, str | None]] = ()
-    bought_gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -205,6 +203,7 @@ class PageText:
     - ``emptying``: How long the nodes would have taken to drain in the record, as text; empty if not known.
     - ``risk``: Queue waits that rise in resampled weeks, to be agreed on; empty if none.
     - ``caution``: Why the actuator may be the wrong one; empty if it fits the data.
+    - ``new_pools``: Nodes to buy, those with the same layouts together.
     """
 
     sentence: str
@@ -216,6 +215,7 @@ class PageText:
     emptying: str = ""
     risk: str = ""
     caution: str = ""
+    new_pools: Sequence[PoolRule] = ()
 
 
 @dataclass

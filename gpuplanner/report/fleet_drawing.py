@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import groupby, takewhile
+from itertools import groupby
 
 from gpuplanner.core.errors import GpuPlannerError
 from gpuplanner.core.schemas import FULL_GPU
@@ -60,12 +61,13 @@ def draw_fleet(decision: Decision, rules: FleetRules | None = None) -> str:
     bought = sum(part.gpus for part in decision.layouts if part.to_buy)
     full = sum(part.gpus for part in own_layouts if part.layout == LAYOUT_FULL)
     not_kept = max(decision.fleet_gpus - decision.gpus, 0)
-    parts = {"full": full, "partitioned": partitioned, released_word(decision): not_kept, "full to buy": bought}
+    parts = {"full": full, "partitioned": partitioned, released_word(decision): not_kept, "to buy": bought}
     sums = " + ".join(f"{gpus:,} {word}" for word, gpus in parts.items() if gpus)
     label = "; ".join(f"{part.gpus:,} × {describe_layout(part.layout)}" for part in decision.layouts)
     name = "MIG layout" if decision.partitioned_gpus else "fleet"
     title = f"Target {name}" if decision.measures else f"Today's {name}, kept"
-    pictures = "".join(groups) + _draw_released_gpus(decision) + _draw_gpus_to_buy(decision)
+    bought_rows = _draw_layouts(decision, gpu_model, to_buy=True)
+    pictures = "".join([*groups, _draw_released_gpus(decision), *bought_rows])
     return (
         f'<div class="fleet"><h3>{title}</h3>'
         f'<p class="about">{about}. {sums} = {max(decision.fleet_gpus, decision.gpus):,} GPUs.</p>'
@@ -170,26 +172,21 @@ def _shorten_names(names: Sequence[str]) -> dict[str, str]:
     """
     if max(map(len, names)) <= MAX_NODE_LABEL_CHARACTERS or len(set(names)) == 1:
         return {name: name for name in names}
-    begin = _common_prefix(names).rstrip("0123456789")
-    end = _common_prefix([name[len(begin) :][::-1] for name in names])[::-1].lstrip("0123456789")
+    # Characters are compared, not path components.
+    begin = os.path.commonprefix(names).rstrip("0123456789")  # noqa: RUF071
+    end = os.path.commonprefix([name[len(begin) :][::-1] for name in names])[::-1].lstrip("0123456789")  # noqa: RUF071
     return {name: "…" * bool(begin) + (name[len(begin) : len(name) - len(end)] or name) for name in names}
 
 
-def _common_prefix(texts: Sequence[str]) -> str:
-    """Return the characters with which all texts begin."""
-    same_letters = takewhile(lambda letters: len(set(letters)) == 1, zip(*texts, strict=False))
-    return "".join(letters[0] for letters in same_letters)
-
-
-def _draw_layouts(decision: Decision, gpu_model: GpuModel | None) -> Iterator[str]:
-    """Draw one row of boxes for each layout, for fleets whose nodes are not drawn."""
+def _draw_layouts(decision: Decision, gpu_model: GpuModel | None, *, to_buy: bool = False) -> Iterator[str]:
+    """Draw one row of boxes for each layout: of nodes that are not drawn, or of GPUs to buy, as dashed outlines."""
     for position, part in enumerate(decision.layouts):
-        if part.to_buy:
-            continue
-        on_nodes = f" on {escape_html(describe_nodes(part.nodes))}" if part.nodes else ""
-        gpus = metric_html(decision, f"layouts.{position}.gpus")
-        yield f"<p>{_caption_gpus(gpus, describe_layout(part.layout))}{on_nodes}</p>"
-        yield _draw_loose_row(decision, _draw_gpu(part.layout, gpu_model), part.gpus)
+        if part.to_buy == to_buy:
+            on_nodes = f" on {escape_html(describe_nodes(part.nodes))}" if part.nodes else ""
+            gpus = metric_html(decision, f"layouts.{position}.gpus")
+            caption = _caption_gpus(gpus, describe_layout(part.layout))
+            yield f"<p>{caption}{f' {part.node_text}' if to_buy else on_nodes}</p>"
+            yield _draw_loose_row(decision, _RELEASED_GPU if to_buy else _draw_gpu(part.layout, gpu_model), part.gpus)
 
 
 def _draw_released_gpus(decision: Decision) -> str:
@@ -199,16 +196,6 @@ def _draw_released_gpus(decision: Decision) -> str:
         return ""
     caption = f"<p><b>{metric_html(decision, 'released_gpus')} {released_word(decision)}</b></p>"
     return caption + _draw_loose_row(decision, _RELEASED_GPU, gpus)
-
-
-def _draw_gpus_to_buy(decision: Decision) -> str:
-    """Draw the GPUs to buy as dashed outlines."""
-    number, part = next(((number, part) for number, part in enumerate(decision.layouts) if part.to_buy), (0, None))
-    if part is None:
-        return ""
-    gpus = metric_html(decision, f"layouts.{number}.gpus")
-    text = f"<p><b>{gpus} full GPUs</b> {escape_html(part.node_text)}</p>"
-    return text + _draw_loose_row(decision, _RELEASED_GPU, part.gpus)
 
 
 _RELEASED_GPU = '<div class="gpu released"></div>'

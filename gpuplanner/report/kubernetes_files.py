@@ -22,7 +22,7 @@ from gpuplanner.report.change_bundle_parts import (
     join_lines,
     read_controller_facts,
 )
-from gpuplanner.report.mig_manager_files import ALL_DISABLED_CONFIG, allocatable_resources, to_config_map
+from gpuplanner.report.mig_manager_files import ALL_DISABLED_CONFIG, allocatable_resources, resource_name, to_config_map
 
 KARPENTER_NODE_CLASSES = {
     "aws": ("karpenter.k8s.aws", "EC2NodeClass"),
@@ -30,8 +30,6 @@ KARPENTER_NODE_CLASSES = {
     "gcp": ("karpenter.k8s.gcp", "GCENodeClass"),
 }
 """API group and kind of Karpenter's node class, by cloud."""
-FULL_GPU_RESOURCE = "nvidia.com/gpu"
-"""Kubernetes resource name of a full GPU."""
 MAX_PROVISION_TIME_FACTOR = 2
 """Multiple of the longest assumed node start-up time after which Cluster Autoscaler requests another node."""
 
@@ -77,7 +75,7 @@ def _has_partitioned_pools(bundle: FleetBundle) -> bool:
 def _pool_values(bundle: FleetBundle, pool: PoolRule) -> dict[str, str]:
     """Return the values of the template placeholders of one node pool, by placeholder name."""
     rules = bundle.rules
-    offers = {FULL_GPU_RESOURCE: 0, **allocatable_resources(pool.state)}
+    offers = {resource_name(FULL_GPU): 0, **allocatable_resources(pool.state)}
     limits = "".join(f"{' ' * 12}{json.dumps(name)}: {json.dumps(str(n))}\n" for name, n in offers.items() if n)
     cloud, types = _find_instance_types(bundle, len(pool.layouts))
     group, kind = KARPENTER_NODE_CLASSES[cloud]
@@ -128,15 +126,12 @@ def _add_cluster_autoscaler_files(bundle: FleetBundle) -> None:
         "SLOW_S": f"{rules.lead_slow_s:.0f}", "PROVISION": f"{MAX_PROVISION_TIME_FACTOR * rules.lead_slow_s:.0f}s",
     }  # fmt: skip
     values, groups = (bundle.path_of(name) for name in ("cluster-autoscaler-values.yaml", "node-groups.json"))
-    release = "cluster-autoscaler autoscaler/cluster-autoscaler --namespace kube-system --reuse-values"
-    do = f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then helm upgrade {release} --values {values}; fi"
-    check, undo = (
-        f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then helm {verb} cluster-autoscaler --namespace "
-        "kube-system; fi"
-        for verb in ("get values", "rollback")
-    )
+    release, namespace = "cluster-autoscaler", "--namespace kube-system"
+    upgrade = f"upgrade {release} autoscaler/cluster-autoscaler {namespace} --reuse-values --values {values}"
+    verbs = upgrade, f"get values {release} {namespace}", f"rollback {release} {namespace}"
+    commands = [f"if {FIND_CLUSTER_AUTOSCALER_COMMAND} >/dev/null 2>&1; then helm {verb}; fi" for verb in verbs]
     purpose = "Cluster Autoscaler instead of Karpenter: its flags, for the Helm release `cluster-autoscaler`"
-    bundle.add(fill_template("autoscaler_values.yaml", flags), FileStep(values, purpose, do, check, undo))
+    bundle.add(fill_template("autoscaler_values.yaml", flags), FileStep(values, purpose, *commands))
     purpose = (
         "for Cluster Autoscaler: size, labels, taints and tags of the node groups on AWS, Azure and GCE; create the "
         "groups with your own tool"
@@ -149,10 +144,12 @@ def _make_node_group(bundle: FleetBundle, pool: PoolRule) -> dict[str, object]:
     """Describe a node group: size, labels, taints and the tags of AWS, Azure and GCE for scale-up from zero."""
     values = _pool_values(bundle, pool)
     labels = {"gpuplanner.io/pool": pool.name, "nvidia.com/mig.config": values["CONFIG"]}
-    offers = {name: str(count) for name, count in {FULL_GPU_RESOURCE: 0, **allocatable_resources(pool.state)}.items()}
+    resources = {resource_name(FULL_GPU): 0, **allocatable_resources(pool.state)}
+    offers = {name: str(count) for name, count in resources.items()}
     taints = {"gpuplanner.io/pool": f"{pool.name}:NoSchedule"}
     tag_facts = dict(facts("controllers").filter(controller="cluster-autoscaler").select("fact", "value").iter_rows())
     parts = {"resources": offers, "label": labels, "taint": taints}
+    tags = [(part, key, value) for part, entries in parts.items() for key, value in entries.items()]
     joined = {name: ",".join(f"{key}={value}" for key, value in entries.items()) for name, entries in parts.items()}
     gce = f"extended_resources={joined['resources']};node_labels={joined['label']};"
     return {
@@ -162,14 +159,8 @@ def _make_node_group(bundle: FleetBundle, pool: PoolRule) -> dict[str, object]:
         "idle_nodes_kept": int(values["KEPT"]),
         "labels": labels,
         "taints": taints,
-        "aws_tags": {
-            f"{tag_facts['tag']}/{part}/{k}": v for part, entries in parts.items() for k, v in entries.items()
-        },
-        "azure_tags": {
-            f"{tag_facts['tag_azure']}_{part}_{k.replace('/', '_')}": v
-            for part, entries in parts.items()
-            for k, v in entries.items()
-        },
+        "aws_tags": {f"{tag_facts['tag']}/{part}/{key}": value for part, key, value in tags},
+        "azure_tags": {f"{tag_facts['tag_azure']}_{part}_{key.replace('/', '_')}": value for part, key, value in tags},
         "gce_env": {tag_facts["env_gce"]: gce + f"node_taints=gpuplanner.io/pool={pool.name}:NoSchedule"},
     }
 
@@ -242,7 +233,7 @@ def _render_device_class(profile: str) -> str:
     slug = profile.replace(".", "-")
     selects = kind if is_full_gpu else f"device.attributes['gpu.nvidia.com'].profile == '{profile}'"
     # Two classes with one extended resource compete for its pods, and the driver's chart has a class of full GPUs.
-    extended = f"  # The driver's own class gpu.nvidia.com answers to {FULL_GPU_RESOURCE}."
+    extended = f"  # The driver's own class gpu.nvidia.com answers to {resource_name(FULL_GPU)}."
     if not is_full_gpu:
         since = read_controller_facts()["dra.extended"]
         extended = f"  # From Kubernetes {since}, or with DRAExtendedResource enabled, pods may request this by name.\n"

@@ -29,7 +29,12 @@ from gpuplanner.planner.layout_plan import (
     node_state_timeline,
     node_states_of_table,
 )
-from gpuplanner.report.change_bundle_parts import GPU_OPERATOR_NAMESPACE, MIG_CONFIG_MAP_NAME, render_change_script
+from gpuplanner.report.change_bundle_parts import (
+    GPU_OPERATOR_NAMESPACE,
+    KUBERNETES_NAME_PATTERN,
+    MIG_CONFIG_MAP_NAME,
+    render_change_script,
+)
 from gpuplanner.simulator.scheduling_rules import Drain
 
 ALL_DISABLED_CONFIG = "all-disabled"
@@ -125,9 +130,7 @@ CONFIG_MAP_DATA_KEY = "config.yaml"
 MAX_CONFIG_MAP_BYTES = 1_000_000
 """Largest text in one ConfigMap [bytes]; Kubernetes refuses more than 1 MiB."""
 
-_DNS_LABEL_PATTERN = r"[a-z0-9](?:[a-z0-9-]{0,61}[a-z0-9])?"
-"""Pattern of one part of a DNS name."""
-_DNS_NAME_PATTERN = re.compile(rf"{_DNS_LABEL_PATTERN}(?:\.{_DNS_LABEL_PATTERN})*")
+_DNS_NAME_PATTERN = re.compile(rf"{KUBERNETES_NAME_PATTERN.pattern}(?:\.{KUBERNETES_NAME_PATTERN.pattern})*")
 """Names that Kubernetes allows for nodes."""
 _MAX_KUBERNETES_NAME_CHARACTERS = 253
 """Maximum characters of a Kubernetes name."""

@@ -152,8 +152,7 @@ def to_slurm_files(
     frame = check_layout_plan(plan, gpu_model)
     limit_s = cost.drain_s.high if drain is None else drain.limit_s
     changes = list_layout_changes(frame, limit_s, node_states_of_table(initial))
-    first = min(frame["slot_start"])
-    times = dict.fromkeys([first, *(layout_change.times[0] for layout_change in changes)])
+    times = dict.fromkeys([min(frame["slot_start"]), *(layout_change.times[0] for layout_change in changes)])
     lines = {f"slurm-{to_file_stamp(time)}.conf": _slurm_conf_lines(frame, gpu_model, time, types) for time in times}
     static = fill_shipped_file(STATIC_GRES_SCRIPT, {"TYPE": types.full, "MIG": types.mig})
     files = {"gres.conf": GRES_CONF, STATIC_GRES_SCRIPT: static, INSTALL_SCRIPT: read_template(INSTALL_SCRIPT)} | lines

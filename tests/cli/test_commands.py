@@ -16,6 +16,7 @@ import typer
 from gpuplanner import __version__
 from gpuplanner.core.errors import ScenarioError
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.hardware.repartitioning_cost import ChangeCost
 from gpuplanner.report.bundle_export import export_decision, make_decision_bundle
 from gpuplanner.sizing.training_throughput import find_gpu_spec
 
@@ -169,6 +170,10 @@ def test_the_script_of_a_bundle_has_the_commands_of_its_readme(study, actuator):
     for word in ("cordon-ahead", "KEEP_CORDON", "ready to change"):
         assert word in readme
         assert word in script
+    # The MIG manager repartitions in both.
+    duration = ChangeCost.from_catalogue(rules.gpu_model, "mig-manager").change_s.describe_time()
+    assert all(duration in text for text in (readme, script, files[f"{actuator}/changes.md"]))
+    assert "REPARTITION_S   (600)" in script
 
 
 def test_a_decision_that_changes_nothing_has_no_bundle(tmp_path, study):

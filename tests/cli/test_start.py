@@ -222,6 +222,9 @@ def test_zones_come_from_offsets_from_the_option_or_are_asked_for(command, tmp_p
     assert Scenario.from_yaml(tmp_path / "b" / "scenario.yaml").tz == "Europe/Oslo"
     decided(command, naive, "-o", tmp_path / "c", "--yes")
     assert Scenario.from_yaml(tmp_path / "c" / "scenario.yaml").tz == "UTC"
+    # A stated setting is not replaced by that of the data.
+    decided(command, tmp_path / "c" / "data", "-o", tmp_path / "d", "--set", "tz=America/Lima")
+    assert Scenario.from_yaml(tmp_path / "d" / "scenario.yaml").tz == "America/Lima"
     spans = [
         json.loads((tmp_path / name / "data" / "provenance.json").read_text())["sources"][0]["span_start"]
         for name in "bc"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from dataclasses import replace
 
@@ -11,6 +12,7 @@ import pytest
 
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.comparison_record import compare_policies
+from gpuplanner.decision.decision_text import _format_stated_settings
 from gpuplanner.decision.study import Study, open_study
 from gpuplanner.decision.study_pipeline import list_findings
 from gpuplanner.report.focus_files_and_workbooks import study_notes
@@ -59,3 +61,14 @@ def test_where_nothing_is_saved_no_finding_says_otherwise(study: Study):
 def test_a_study_from_its_folder_has_the_same_decision(study: Study, tmp_path):
     study.save(tmp_path / "study")
     assert open_study(tmp_path / "study").comparison == study.comparison
+
+
+def test_settings_of_a_printed_command_give_the_same_scenario():
+    stated = Scenario(
+        data="d", actuator="slurm", gpu_model="A100-80GB", tz="Europe/Berlin", ownership="rented", gpus=12,
+        policies="today, fewer_nodes", growth_per_week=0.01, approved_by="J. Doe; $(x)", month="2026-03",
+    )  # fmt: skip
+    words = shlex.split(_format_stated_settings(stated))
+    assert words[::2] == ["--set"] * (len(words) // 2)
+    assert Scenario(data="d", actuator="slurm").with_text(words[1::2]) == stated
+    assert _format_stated_settings(Scenario(data="d")) == ""

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import polars as pl
 import pytest
@@ -16,6 +17,7 @@ import pytest
 from gpuplanner.core.errors import TraceFormatError
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.decision.data_correction import find_correction
+from gpuplanner.decision.decision_text import NO_ACTIVITY_TEXT, NO_MEMORY_TEXT, NO_TELEMETRY_TEXT, has_measured
 from gpuplanner.decision.recommendation import decide
 from gpuplanner.decision.study_pipeline import summarize_dataset
 from gpuplanner.hardware.catalog import export_command, find_data_sheet
@@ -295,6 +297,34 @@ def test_steps_state_the_measured_use_of_their_job(case: Unpack):
     assert first["sm_activity"] == pytest.approx(0.12)  # gres/gpuutil=12 over the whole run of one GPU
     assert first["memory_peak_gib"] == pytest.approx(40777 / 1024)
     assert found.jobs["sm_activity"].null_count() == 0
+
+
+@pytest.mark.parametrize(
+    ("absent", "missing"),
+    [((), []), (("mem",), [NO_MEMORY_TEXT]), (("util",), [NO_ACTIVITY_TEXT]), (("mem", "util"), [NO_TELEMETRY_TEXT])],
+)
+def test_only_use_that_no_job_record_has_is_missing(case: Unpack, file: Callable[..., Path], tmp_path, absent, missing):
+    text = case("04-trailing-delimiter-gpuutil/sacct.txt").read_text()
+    for word in absent:
+        text = re.sub(rf"gres/gpu{word}=\w+,", "", text)
+    if absent == ("util",):  # jobstats has memory without utilization
+        nodes = {"nodes": {"n1": {"gpu_used_memory": {"0": 2**30}}}}
+        summary = "JS1:" + base64.b64encode(gzip.compress(json.dumps(nodes).encode())).decode()
+        text = re.sub("COMPLETED[|]$", f"COMPLETED|{summary}|", text, flags=re.M)
+        text = text.replace("State|", "State|AdminComment|")
+    together(tmp_path, file(text), case("04-trailing-delimiter-gpuutil/nodes.txt"))
+    decision = decide(Scenario(data=str(tmp_path / "data"), actuator="slurm")).decision
+    assert [fact.what for fact in decision.missing if "rightsizing" in fact.what] == missing
+
+
+def test_telemetry_counts_where_job_records_have_no_use():
+    jobs = pl.DataFrame({"sm_activity": [None], "memory_peak_gib": [None]}, schema_overrides=dict.fromkeys(
+        ("sm_activity", "memory_peak_gib"), pl.Float64))  # fmt: skip
+    samples = pl.DataFrame({"sm_activity": [0.3], "memory_used_gib": [None]})
+    dataset = SimpleNamespace(jobs=jobs, samples=samples)
+    assert has_measured(dataset, "sm_activity", "sm_activity")
+    assert not has_measured(dataset, "memory_peak_gib", "memory_used_gib")
+    assert not has_measured(SimpleNamespace(jobs=jobs, samples=None), "sm_activity", "sm_activity")
 
 
 def test_steps_in_json_state_the_measured_use_of_their_job(case: Unpack):

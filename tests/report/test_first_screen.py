@@ -304,15 +304,22 @@ def test_a_wait_outside_the_resampled_ones_has_no_interval():
 
 
 def test_gpus_to_buy_stand_apart_from_the_nodes_of_today():
-    layouts = (LayoutOnNodes("full", 16, ("n1", "n2")), LayoutOnNodes("full", 8, to_buy=True, new_nodes=2))
-    one = dataclasses.replace(planted().decision, gpus=24, layouts=layouts, measures=(Measure("buy", "Buy", 24),))
+    layouts = (
+        LayoutOnNodes("full", 16, ("n1", "n2")),
+        LayoutOnNodes("full", 8, by_node=(4, 4, 0), to_buy=True, new_nodes=2),
+        LayoutOnNodes("3g.40gb:2", 4, by_node=(0, 0, 4), to_buy=True, new_nodes=1),
+    )
+    one = dataclasses.replace(planted().decision, gpus=28, layouts=layouts, measures=(Measure("buy", "Buy", 28),))
     picture = draw_fleet(one)
     text = " ".join(unescape(re.sub(r"<[^>]*>", " ", picture)).split())
-    assert "16 full + 8 full to buy = 24 GPUs." in text
-    assert "8 full GPUs to buy: 2 nodes of 4 GPUs" in text
+    assert "16 full + 12 to buy = 28 GPUs." in text
+    assert "8 full GPUs (MIG disabled) to buy, on 2 new nodes" in text
+    assert "4 partitioned as 2 × 3g.40gb to buy, on 1 new node" in text
     assert picture.count('class="gpu full"') == 16
-    assert picture.count('class="gpu released"') == 8
-    assert layout_table(one).rows() == [("full", 16, "n1, n2"), ("full", 8, "to buy: 2 nodes of 4 GPUs")]
+    assert picture.count('class="gpu released"') == 12
+    rows = [("full", 8, "to buy, on 2 new nodes"), ("3g.40gb:2", 4, "to buy, on 1 new node")]
+    assert layout_table(one).rows() == [("full", 16, "n1, n2"), *rows]
+    assert one.nodes_to_buy == {("gpu",) * 4: 2, ("3g.40gb:2",) * 4: 1}
 
 
 def test_there_is_a_screen_where_nothing_can_be_decided():

@@ -25,7 +25,14 @@ from gpuplanner.decision.headroom_and_growth import (
     measure_headroom,
     sum_weekly_work,
 )
-from gpuplanner.decision.requested_jobs import AS_TODAY, RIGHTSIZED, JobReplayInputs, classify_job_sizes
+from gpuplanner.decision.recommendation import _list_layouts_to_buy, _list_nodes_to_buy
+from gpuplanner.decision.requested_jobs import (
+    AS_TODAY,
+    RIGHTSIZED,
+    JobReplayInputs,
+    classify_job_sizes,
+    count_layout_instances,
+)
 from gpuplanner.decision.wait_curve import (
     WaitModel,
     WaitTarget,
@@ -282,6 +289,29 @@ def test_without_observed_waits_nothing_is_recommended():
 def test_the_same_record_gives_the_same_recommendation():
     first, second = (recommend(planted_model(10.0, nodes=3, days=7), STATED) for _ in range(2))
     assert (first.measures, first.service, first.exhaustion) == (second.measures, second.service, second.exhaustion)
+
+
+def test_nodes_to_buy_have_the_layouts_that_were_simulated():
+    layouts = (("gpu", "3g.20gb:2"), ("gpu", "3g.20gb:2"), ("1g.5gb:7", "1g.5gb:7"), ("1g.5gb:7",))
+    profiles = ("gpu", "3g.20gb", "1g.5gb")
+    capacity = np.array([[count_layout_instances(node, profiles)] for node in layouts])
+    fleet = NodeFleet(profiles, np.array([2, 2, 2, 1]), capacity, np.zeros(4, int), np.array([1, 1 / 2, 1 / 7]))
+    pools, nodes = split_by_profiles(fleet), SimpleNamespace(layouts=layouts, total=7)
+    inputs = SimpleNamespace(nodes=nodes, node_gpus=2)
+    bought = _list_nodes_to_buy(inputs, SimpleNamespace(action="buy", pools=pools, units=[3, 4]))
+    assert bought == [layouts[0], layouts[2], layouts[2]]
+    simulated = join_pools(pools, [3, 4])
+    offered = [count_layout_instances(node, profiles) for node in (*layouts, *bought)]
+    assert simulated.capacity.sum(axis=(0, 1)).tolist() == np.sum(offered, axis=0).tolist()
+    # Pools of GPUs: today's nodes get the MIG layouts first.
+    mixed = [SizedPool((0,), 7, NodeFleet.of_full_gpus, movable=True, layouts=(("gpu", 2),)),
+             SizedPool((1,), 7, NodeFleet.of_full_gpus, movable=True, layouts=(("3g.20gb:2", 8),))]  # fmt: skip
+    advice = SimpleNamespace(action="repartition", pools=mixed, units=[3, 8], gpus=11)
+    assert _list_nodes_to_buy(inputs, advice) == [["3g.20gb:2", "gpu"], ["gpu", "gpu"]]
+    parts = list(_list_layouts_to_buy([("gpu", "3g.20gb:2"), ("gpu", "gpu")]))
+    assert [(part.layout, part.gpus, part.by_node, part.new_nodes) for part in parts] == [
+        ("full", 3, (1, 2), 2), ("3g.20gb:2", 1, (1, 0), 1),
+    ]  # fmt: skip
 
 
 def test_partitioned_fleets_of_the_curve_are_whole_nodes():

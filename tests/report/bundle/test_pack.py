@@ -525,15 +525,15 @@ def test_every_measure_stands_under_apply_in_its_order():
 def test_a_purchase_has_a_page_of_its_own_without_commands():
     whole = PoolRule("full", TODAY, 4, ("n1", "n2", "n3", "n4"), 4)
     rules = replace(fixed("slurm"), pools=(whole,), today=(replace(whole, name="today-1"),), released=())
-    buy = MeasureText("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)], 4)
-    page = page_of(rules, buy)
-    assert "| to buy | 2 new nodes | 2 GPUs |" in page
+    buy = MeasureText("buy", "Buy 4 GPUs", "", [("order 4 GPUs now", None)])
+    told = replace(TOLD, measures=(buy,), new_pools=(PoolRule("to buy", ("3g.40gb:2", "gpu"), 2),))
+    page = make_bundle(rules, told, ChangeCost.from_catalogue(BOARD, "slurm"), Drain()).files[README_FILE]
+    assert "| to buy | 2 new nodes | 1 × full GPU, 2 × 3g.40gb |" in page
     assert "- Order 4 GPUs now\n- After delivery: add NodeName lines" in page
     assert "`scontrol show node NODE` shows the Gres" in page
     for useless in ("```", "as root", "no file needed", "Nothing to do", "Preflight"):
         assert useless not in page
     both = page_of(fixed("mig-manager"), MeasureText("repartition", "Repartition GPUs"), buy)
-    assert "| to buy | 2 new nodes | 2 GPUs |" in both
     assert "- After delivery: join the new nodes" in both
 
 
@@ -801,6 +801,23 @@ def test_rented_nodes_are_returned_and_not_powered_down() -> None:
     assert "power them down or use them for other work" in page_of(released_alone(), RELEASE)
 
 
+@pytest.mark.parametrize("actuator", ["mig-manager", "dra"])
+def test_a_bundle_with_the_mig_manager_notes_what_undoes_and_stops_it(actuator: str) -> None:
+    preflight = packed(fixed(actuator)).files[README_FILE].partition("\n## 2. Preflight\n")[2].partition("\n## ")[0]
+    assert f"its next sync undoes `policy.sh apply`. Instead of\n  `policy.sh apply` run `bash {actuator}/" in preflight
+    for words in ("Site configurations: ", "Other GPU clients: ", "ready to change"):
+        assert words in preflight
+    assert "Notes:" not in packed(fixed("nvidia-smi")).files[README_FILE]
+
+
+def test_slurm_jobs_without_a_type_and_accounting_are_stated_where_there_are_instances() -> None:
+    agree = packed(fixed("slurm")).files[README_FILE].partition("\n## 1. Agree\n")[2].partition("\n## ")[0]
+    for words in ("`--gres=gpu:1` takes any GPU type", "job_submit.lua", "`AccountingStorageTRES` lists the type"):
+        assert words in agree
+    kept, on_kubernetes = (packed(rules).files[README_FILE] for rules in (released_alone(), fixed("mig-manager")))
+    assert not any(words in page for page in (kept, on_kubernetes) for words in ("--gres", "AccountingStorageTRES"))
+
+
 def prerequisites_of(rules: FleetRules) -> str:
     """The prerequisites, which stand first in the preflight."""
     preflight = packed(rules).files[README_FILE].partition("\n## 2. Preflight\n\n")[2].partition("\n## ")[0]
@@ -818,6 +835,7 @@ def test_a_dra_bundle_names_release_driver_settings_and_rights(rules: FleetRules
     assert known["chart"] in text
     assert known["dynamic_mig"] in text
     assert "RBAC" in text
+    assert "device plugin is off on these nodes" in text
     # With dynamic MIG the driver would remove the instances of a fixed layout.
     assert ("is not set for these nodes" in text) == (rules.policy == "mig_static")
     assert (f"{known['version']} or later" in text) == (rules.policy == "mig_dynamic")
