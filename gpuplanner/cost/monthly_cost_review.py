@@ -108,8 +108,9 @@ class CostReview(Money):
         return _cost_by_job_group(self.job_history, self.costs)
 
     def spread_over_time(self, every: str) -> pl.DataFrame:
-        """Cost by team and month or week, a row for each; see :func:`gpuplanner.cost.cost_over_time.spread_cost`."""
-        return spread_cost(self.costs, scenario_ledger(self.scenario), ["team", every], tz=self.scenario.tz)
+        """Cost by team and month or week, see :func:`gpuplanner.cost.cost_over_time.spread_cost`; no row unpriced."""
+        table = spread_cost(self.costs, scenario_ledger(self.scenario), ["team", every], tz=self.scenario.tz)
+        return table.filter(self.total is not None)
 
     def by_team_over_time(self, every: str) -> pl.DataFrame:
         """Cost by team with a column for each week or month, to the cent; see :func:`tabulate_teams_over_time`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 
@@ -163,7 +164,10 @@ def test_gpus_bought_after_the_period_began_are_named(review, tmp_path):
 
 
 def test_the_json_has_each_team_in_each_month_and_week(review):
-    found = review({"h": "owned", "a": "on_demand"}).to_dict()
+    priced = review({"h": "owned", "a": "on_demand"})
+    unpriced = replace(priced, costs=priced.costs.clear(), total=None, price=None, rate_parts={}).to_dict()
+    assert unpriced["by_team_and_month"] == unpriced["by_team_and_week"] == []  # unknown, not zero
+    found = priced.to_dict()
     for table in ("by_team_and_month", "by_team_and_week"):
         assert sum(row["cost"] for row in found[table]) == found["total"]
         assert {row["team"] for row in found[table]} == {row["tenant"] for row in found["by_tenant"]}
