@@ -145,38 +145,41 @@ def cost(
         if scenario.month is None and first[:7] != last[:7]:
             got, todo = f"{first[:10]} to {last[:10]}", f"Add --month {last[:7]}."
             raise ScenarioError("--focus", "one calendar month, as a billing period is", got, todo)
-        write_focus(focus, review.costs)
-        notify_written(focus, quiet=quiet)
-    if workbook is not None:
-        write_cost_workbook(workbook, review, savings)
-        notify_written(workbook, quiet=quiet)
+    scope, rented = (getattr(purchase_result, name, "") for name in ("scope", "rent_name"))
+    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against {rented}"
     if as_json:
         portfolio = purchase_result and purchase_result.to_dict()
         further_parts: dict[str, object] = {"portfolio": portfolio, "refresh": refresh_result, "burst": burst_jobs}
+        further_parts["by_job"] = review.by_job if by == "job" else None
         further_parts = {name: part for name, part in further_parts.items() if part is not None}
         further_parts |= {name.lower(): table for name, table in savings.items()}
         show(review.to_dict() | further_parts, as_json=True)
-        return
-    _show_cost_review(review, "tenant" if by == "team" else by)
-    for name, table in savings.items():
-        hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
-        show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
-    notes = list(review.missing)
-    scope, rented = (purchase_result.scope, purchase_result.rent_name) if purchase_result is not None else ("", "")
-    one_gpu = f"One GPU in use for {months} months, {scenario.currency}; break even: share of hours, against {rented}"
-    for part, tables in (
-        (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope, "payments": one_gpu}),
-        (refresh_result, {}),
-        (burst_jobs, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
-    ):  # fmt: skip
-        if part is not None:
-            echo(f"\n{part.advice_sentence}")
-            notes += getattr(part, "notes", ())
-            for name, title in tables.items():
-                if getattr(part, name).height:
-                    show_frame(getattr(part, name), title=title)
-    # Assumed and missing prices belong to the answer; --quiet stops progress messages only.
-    notify(*notes)
+    else:
+        _show_cost_review(review, "tenant" if by == "team" else by)
+        for name, table in savings.items():
+            hidden = ("demand_ratio", "^(low|high)_gpu_hours$", "^(promised|demand|service|not|price).*_usd$")
+            show_frame(table.select(pl.exclude(*hidden)), title=f"{name}: {LEDGER_TITLES[name]}")
+        notes = list(review.missing)
+        for part, tables in (
+            (purchase_result, {"begin": "GPUs to buy or reserve, by start month", "costs": scope, "payments": one_gpu}),
+            (refresh_result, {}),
+            (burst_jobs, {"jobs": "Jobs to send to rented GPUs", "stays": "Jobs of these hours that stay"}),
+        ):  # fmt: skip
+            if part is not None:
+                echo(f"\n{part.advice_sentence}")
+                notes += getattr(part, "notes", ())
+                for name, title in tables.items():
+                    if getattr(part, name).height:
+                        show_frame(getattr(part, name), title=title)
+        # Assumed and missing prices belong to the answer; --quiet stops progress messages only.
+        notify(*notes)
+    # Files come last, and the second is written even if the first fails: neither costs the answer.
+    try:
+        if focus is not None:
+            notify_written(write_focus(focus, review.costs), quiet=quiet)
+    finally:
+        if workbook is not None:
+            notify_written(write_cost_workbook(workbook, review, savings), quiet=quiet)
 
 
 def _show_cost_review(cost_review: CostReview, by: str) -> None:

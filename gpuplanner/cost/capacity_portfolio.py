@@ -8,10 +8,10 @@ are integral, since every term covers consecutive months; only a weight on the C
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -46,8 +46,7 @@ class Offer:
     - ``lead_months``: Time from the decision until the GPUs take jobs [months].
     - ``lost_share``: Share of the payments (of ``upfront``, where stated) after the end of the planning period that
       is lost: 1 for a reservation, less for GPUs that can be sold [0-1].
-    - ``only_month``: Index of the only month in which it may be decided, for a dated block of capacity.
-    - ``peak_gpus``: Largest number of GPUs.
+    - ``first_month``: Index of the first month in which it may be decided.
     - ``upfront``: Part of the cost of a term that is paid when it begins, such as a purchase price [currency per GPU].
     """
 
@@ -56,9 +55,8 @@ class Offer:
     term_months: int
     lead_months: int = 0
     lost_share: float = 1.0
-    only_month: int | None = None
-    peak_gpus: float = math.inf
     upfront: float = 0.0
+    first_month: int = 0
 
 
 @dataclass(frozen=True)
@@ -186,14 +184,12 @@ def compare_payments(
     """
     hourly = rent.on_demand - (rent.on_demand - rent.spot_price) * rent.spot_share
     used_month = gpus * used_fraction * HOURS_PER_MONTH * hourly
-    rows: list[tuple[str, int, float, float | None, int | None]] = [
-        (rent.price_kind, gpus, used_month * months, None, None)
-    ]
+    rows: list[tuple[Any, ...]] = [(rent.price_kind, gpus, used_month * months, None, None)]
     for offer in offers:
         committed = math.ceil(gpus / unit) * unit
-        active = [_active_months(offer, month, months) for month in range(0, months, offer.term_months)]
-        active = [term for term in active if len(term)]
-        commitment = committed * sum(_commitment_cost(offer, term, months) for term in active)
+        starts = range(offer.first_month, months - offer.lead_months, offer.term_months)
+        active = [_active_months(offer, month, months) for month in starts]
+        commitment = committed * sum(cost_of_term(offer, month, months) for month in starts)
         served = sum(map(len, active))
         fraction = commitment / (gpus * served * HOURS_PER_MONTH * hourly) if served else None
         # In cash: what is paid at the begin of each term, then the rest of its cost month by month.
@@ -282,13 +278,12 @@ def choose_portfolio(
     commitments = [
         (offer, month, _active_months(offer, month, months))
         for offer in offers
-        for month in range(months)
-        if offer.only_month in (None, month) and month + offer.lead_months < months
+        for month in range(offer.first_month, months)
+        if month + offer.lead_months < months
     ]
     model = LinearModel()
-    prices = [step * _commitment_cost(offer, active, months) for offer, _, active in commitments]
-    max_counts = [min(offer.peak_gpus, levels * step) // step for offer, _, _ in commitments]
-    counts = model.add_columns([f"n{number}" for number in range(len(commitments))], cost=prices, high=max_counts)
+    prices = [step * cost_of_term(offer, month, months) for offer, month, _ in commitments]
+    counts = model.add_columns([f"n{index}" for index in range(len(prices))], cost=prices, high=[levels] * len(prices))
 
     # One column for each month and level, paid by the rent that it saves; rent is convex, so levels fill in order.
     mean_rent = tables.mean(axis=1)
@@ -300,15 +295,6 @@ def choose_portfolio(
         terms = [column for column, (_, _, active) in zip(counts, commitments, strict=True) if month in active]
         factors = [1.0] * len(terms) + [-1.0] * levels
         model.add_row(f"allocated{month}", [*terms, *steps[month]], factors, ">=", 0.0)
-
-    # No more GPUs of an offer at a time than it has.
-    for offer_name, group in itertools.groupby(range(len(commitments)), key=lambda index: commitments[index][0].name):
-        indices = list(group)
-        cap = commitments[indices[0]][0].peak_gpus
-        if math.isfinite(cap):
-            for month in range(months):
-                terms = [counts[index] for index in indices if month in commitments[index][2]]
-                model.add_row(f"cap_{offer_name}_{month}", terms, [1.0] * len(terms), "<=", cap // step)
 
     effort = SearchEffort.begin(gap_target=gap_target, time_limit_s=time_limit_s, work_limit=work_limit, seed=seed)
     all_rented = float(mean_rent[:, 0].sum())
@@ -417,15 +403,8 @@ def _active_months(offer: Offer, month: int, months: int) -> range:
     return range(first, min(first + offer.term_months, months))
 
 
-def _commitment_cost(offer: Offer, active: range, months: int) -> float:
-    """Cost of one GPU over its active months, and the lost share of the payments after them [currency]."""
-    # What was paid at once is lost in part; power and support of later months are not needed.
-    lost_per_month = offer.lost_share * (offer.upfront / offer.term_months or offer.per_gpu_month)
-    return offer.per_gpu_month * len(active) + lost_per_month * (offer.term_months - len(active))
-
-
 def cost_of_term(offer: Offer, month: int, months: int) -> float:
-    """Cost of one GPU of an offer over the planning period [currency].
+    """Cost of one GPU of an offer over its active months, and the lost share of the payments after them [currency].
 
     Parameters
     ----------
@@ -436,7 +415,10 @@ def cost_of_term(offer: Offer, month: int, months: int) -> float:
     months : int
         Length of the planning period. [months]
     """
-    return _commitment_cost(offer, _active_months(offer, month, months), months)
+    n_active = len(_active_months(offer, month, months))
+    # What was paid at once is lost in part; power and support of later months are not needed.
+    lost_per_month = offer.lost_share * (offer.upfront / offer.term_months or offer.per_gpu_month)
+    return offer.per_gpu_month * n_active + lost_per_month * (offer.term_months - n_active)
 
 
 def _committed_by_month(counts: FloatArray, commitments: list[CommitmentColumn], months: int) -> FloatArray:
@@ -474,14 +456,13 @@ def _cost_of_mean_reservation(
     """
     beyond = [float(hours.mean()) - gpus for hours, gpus in zip(demand, existing, strict=True)]
     months, mean_gpus = len(demand), step * max(round(float(np.mean(beyond)) / step), 0)
-    renewable_offers = [offer for offer in offers if offer.only_month is None and not offer.lead_months]
+    renewable_offers = [offer for offer in offers if not offer.lead_months + offer.first_month]
     levels = (existing + mean_gpus if renewable_offers else existing)[:, None]
     rents = (_tabulate_rent(hours, rent, gpus) for hours, gpus in zip(demand, levels, strict=True))
     rented_cost = sum(float(costs.mean()) for costs in rents)
-    starts_by_offer = ((offer, range(0, months, offer.term_months)) for offer in renewable_offers)
     costs = (
-        sum(_commitment_cost(offer, _active_months(offer, month, months), months) for month in starts)
-        for offer, starts in starts_by_offer
+        sum(cost_of_term(offer, month, months) for month in range(0, months, offer.term_months))
+        for offer in renewable_offers
     )
     return mean_gpus * min(costs, default=0.0) + rented_cost
 
@@ -490,14 +471,11 @@ def _check_inputs(demand: Sequence[FloatArray], offers: Sequence[Offer], rent: R
     """Raise a ScenarioError if demand is empty, or a price or term is out of range."""
     faults = [] if len(demand) and all(hours.size for hours in demand) else ["no demand"]
     faults += [
-        f"{offer.name}: {name} {value:g}"
+        f"{offer.name}: {name} {getattr(offer, name):g}"
         for offer in offers
-        for name, value, minimum in (
-            ("per_gpu_month", offer.per_gpu_month, 0), ("term_months", offer.term_months, 1),
-            ("lead_months", offer.lead_months, 0), ("peak_gpus", offer.peak_gpus, 0),
-        )
-        if value < minimum
-    ]  # fmt: skip
+        for name, minimum in (("per_gpu_month", 0), ("term_months", 1), ("lead_months", 0), ("first_month", 0))
+        if getattr(offer, name) < minimum
+    ]
     if not (rent.on_demand > 0 and 0 <= risk <= 1 and 0 <= rent.spot_share <= 1):
         faults.append("rent or risk out of range")
     if faults:

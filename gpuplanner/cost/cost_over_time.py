@@ -15,7 +15,7 @@ from gpuplanner.usage.grouped_usage import TIME_GROUPS, time_group
 
 SPREAD_GROUPS = ("team", "gpu_model", "bucket", *TIME_GROUPS)
 """Groups by which the cost of charge lines can be spread over time, in any combination."""
-ROUNDING_TEXT = "Each amount is GPU-hours × price, rounded up or down to the cent so that all sums are exact."
+ROUNDING_TEXT = "Amounts are GPU-hours × mean price of the period, rounded to the cent so that all sums are exact."
 """Rule of rounding, for pages, files and notebooks."""
 MAX_LINE_ROUNDING = 0.03
 """Largest difference of a charge line from its GPU-hours times the rate that is rounding [currency]."""
@@ -89,15 +89,15 @@ def spread_cost(costs: pl.DataFrame, ledger: pl.DataFrame, by: Sequence[str], *,
     return sums.select(*by, "days", "gpu_hours", amounts).sort(*times, *row_groups)
 
 
-def tabulate_teams_over_time(
-    costs: pl.DataFrame, ledger: pl.DataFrame, every: str, *, tz: str = "UTC", currency: str = "USD"
-) -> pl.DataFrame:
+def tabulate_teams_over_time(costs: pl.DataFrame, by_period: pl.DataFrame, every: str, currency: str) -> pl.DataFrame:
     """Tabulate the cost of each team by calendar week or month, to the cent, with the total of each team.
 
     Parameters
     ----------
-    costs, ledger, tz
-        As of :func:`spread_cost`.
+    costs : polars.DataFrame
+        Charge lines, table ``schemas.Costs``.
+    by_period : polars.DataFrame
+        Their table of :func:`spread_cost` by ``team`` and `every`.
     every : {"week", "month"}
         Length of a period.
     currency : str
@@ -117,13 +117,12 @@ def tabulate_teams_over_time(
     >>> days = [datetime(2026, 3, day, tzinfo=UTC) for day in (2, 9)]
     >>> hours = {"tenant": ["nlp"] * 2, "gpu_model": ["A30"] * 2, "bucket": ["used"] * 2, "hour": days}
     >>> ledger = pl.DataFrame(hours | {"gpu_hours": [1.0, 2.0]})
-    >>> table = tabulate_teams_over_time(costs, ledger, "week")
+    >>> table = tabulate_teams_over_time(costs, spread_cost(costs, ledger, ["team", "week"]), "week", "USD")
     >>> table.columns[1], [str(amount) for amount in table.row(0)[1:]]
     ('week from Mon 2026-03-02, 1 day [USD]', ['3.33', '6.67', '10.00'])
-    >>> tabulate_teams_over_time(costs, ledger, "month").columns
+    >>> tabulate_teams_over_time(costs, spread_cost(costs, ledger, ["team", "month"]), "month", "USD").columns
     ['team', 'Mar 2026, 2 days [USD]', 'total [USD]']
     """
-    by_period = spread_cost(costs, ledger, ["team", every], tz=tz)
     names = []
     for begin, days in by_period.select(every, "days").unique(maintain_order=True).iter_rows():
         name, length = f"week from Mon {begin}", 7

@@ -22,7 +22,7 @@ from gpuplanner.core.units_and_number_formats import (
     split_amount,
 )
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
-from gpuplanner.cost.cost_over_time import tabulate_teams_over_time
+from gpuplanner.cost.cost_over_time import spread_cost, tabulate_teams_over_time
 from gpuplanner.cost.period_costs import RATE_NOT_SET, Money, load_price_book, money
 from gpuplanner.cost.price_book import OWNED_LOT_KEYS
 from gpuplanner.cost.showback import BILL, CENTS_DTYPE, INVOICER_NAME, LIST_PRICE, OWN_RATE, split_cost
@@ -107,10 +107,14 @@ class CostReview(Money):
         """Cost by each of :data:`JOB_COST_GROUPS`, and the unallocated GPU-hours; each table sums to the total."""
         return _cost_by_job_group(self.job_history, self.costs)
 
+    def spread_over_time(self, every: str) -> pl.DataFrame:
+        """Cost by team and month or week, see :func:`gpuplanner.cost.cost_over_time.spread_cost`; no row unpriced."""
+        table = spread_cost(self.costs, scenario_ledger(self.scenario), ["team", every], tz=self.scenario.tz)
+        return table.filter(self.total is not None)
+
     def by_team_over_time(self, every: str) -> pl.DataFrame:
         """Cost by team with a column for each week or month, to the cent; see :func:`tabulate_teams_over_time`."""
-        ledger, tz = scenario_ledger(self.scenario), self.scenario.tz
-        return tabulate_teams_over_time(self.costs, ledger, every, tz=tz, currency=self.currency)
+        return tabulate_teams_over_time(self.costs, self.spread_over_time(every), every, self.currency)
 
     @property
     def sums(self) -> dict[str, str]:
@@ -134,10 +138,17 @@ class CostReview(Money):
 
     @property
     def rate_text(self) -> str:
-        """Mean cost of an installed GPU-hour, with its components."""
-        parts = ", ".join(f"{text_of_code(name)} {part:.3f}" for name, part in self.rate_parts.items() if part)
-        rate = hourly_price_text(self.hourly_cost)
-        text = f"{rate} {self.currency} per installed GPU-hour{': ' if parts else ''}{parts}"
+        """Mean cost of an installed GPU-hour and its components, which sum to it.
+
+        It has as many decimals as its product with the GPU-hours needs, which is the total cost to the cent.
+        """
+        decimals = max(len(f"{self.costs['PricingQuantity'].sum():.0f}") + 2, 4)
+        rate = to_cents(self.hourly_cost, decimals)
+        amounts = zip(self.rate_parts, split_amount(rate, [*self.rate_parts.values()]), strict=True)
+        parts = ", ".join(f"{text_of_code(name)} {hourly_price_text(part, decimals)}" for name, part in amounts if part)
+        text = (
+            f"{hourly_price_text(rate, decimals)} {self.currency} per installed GPU-hour{': ' if parts else ''}{parts}"
+        )
         if self.price is None or BASIS_PHRASES[LIST_PRICE] not in self.price_basis:
             return text
         is_of_period = self.period[0][:10] <= self.price.date[-10:] <= self.period[1][:10]
@@ -219,6 +230,7 @@ class CostReview(Money):
             "price_basis": self.price_basis.strip(),
             **{name: getattr(self, name).to_dicts() for name in tables},
             **{f"by_{name}": table.to_dicts() for name, table in self.by_job_group.items()},
+            **{f"by_team_and_{every}": self.spread_over_time(every).to_dicts() for every in ("month", "week")},
             "unit_costs": self.unit_costs,
             "energy_kwh": None if self.energy is None else self.energy.value,
             "energy_range_kwh": self.energy,
@@ -362,16 +374,16 @@ def price_text(price: GpuHourPrice) -> str:
     return f"{value} {price.currency} per GPU-hour{offers}"
 
 
-def hourly_price_text(rate: float) -> str:
-    """Format a price per GPU-hour with two to four decimals, since it is multiplied by many hours.
+def hourly_price_text(rate: float | Decimal, decimals: int = 4) -> str:
+    """Format a price per GPU-hour with two to so many decimals, since it is multiplied by many hours.
 
     Examples
     --------
     >>> hourly_price_text(12.29), hourly_price_text(15.977)
     ('12.29', '15.977')
     """
-    figure = f"{rate:,.4f}"
-    return figure[:-2] + figure[-2:].rstrip("0")
+    figure = f"{rate:,.{decimals}f}"
+    return figure[: 2 - decimals] + figure[2 - decimals :].rstrip("0")
 
 
 def price_rows(review: CostReview) -> pl.DataFrame:

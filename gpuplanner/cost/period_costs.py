@@ -35,7 +35,7 @@ from gpuplanner.cost.energy_and_carbon import (
     sum_amount,
     sum_by_state,
 )
-from gpuplanner.cost.price_book import ON_DEMAND, OWNED, SPOT, PowerRow, PriceBook, read_price_book
+from gpuplanner.cost.price_book import ON_DEMAND, OWNED, SPOT, OwnedLot, PowerRow, PriceBook, read_price_book
 from gpuplanner.cost.showback import LIST_PRICE, NOT_STATED, Rate, find_charged_price, showback
 from gpuplanner.hardware.catalog import find_parameter, has_list_price, resolve_gpu_model
 from gpuplanner.hardware.power_carbon_and_prices import (
@@ -63,6 +63,8 @@ _OPTIONAL_NODE_COLUMNS: dict[str, pl.DataType] = {
     "gpu_model": pl.String(), "ownership": pl.String(), "installed": _UTC_TIME_DTYPE, "retired": _UTC_TIME_DTYPE
 }  # fmt: skip
 """Columns that an inventory of nodes may lack, with their types."""
+Period = tuple[datetime, datetime]
+"""First instant of a period, and the first one after it, UTC."""
 GpuModels = Mapping[str | None, str | None]
 """Name of a GPU model in the catalogue by its label in the ledger; None where it is not in the catalogue."""
 
@@ -243,7 +245,9 @@ def ownership_shares(scenario: Scenario, job_history: History, ledger: pl.DataFr
     return pl.concat(parts)
 
 
-def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, kind: str) -> Rate | None:
+def find_rate(
+    scenario: Scenario, job_history: History, gpu_model: str | None, kind: str, *, period: Period | None = None
+) -> Rate | None:
     """Find the rate of an installed GPU-hour: of the scenario, else of the price book, else of the catalogue.
 
     No list has the cost of owning a GPU: the list price is then the cost of renting it.
@@ -258,23 +262,25 @@ def find_rate(scenario: Scenario, job_history: History, gpu_model: str | None, k
         Name in the catalogue; None: unknown.
     kind : str
         Ownership, such as ``owned``, ``on_demand`` or ``spot``.
+    period : tuple of datetime, optional
+        Period for which no GPU is charged at the rate, so that rows of the price book need not cover it; None: the
+        period of the history, which they must cover.
 
     Returns
     -------
     Rate or None
         The rate [currency per GPU-hour]; None without a price.
     """
-    book, currency = load_price_book(scenario), scenario.currency
+    book, currency = replace(load_price_book(scenario), bridges_gaps=period is not None), scenario.currency
     if kind == NOT_STATED and scenario.price_per_gpu_hour <= 0 and (kinds := book.kinds_of(gpu_model)):
         name, rows = Path(str(scenario.price_book)).name, " and ".join(kinds)
         todo = "Add --set ownership=owned, reserved or rented, or give the scenario.yaml that start wrote."
         raise ScenarioError(name, f"the ownership of the {gpu_model} GPUs, to use its rows {rows}", "none stated", todo)
     list_price = _find_list_price(book, gpu_model, ON_DEMAND, currency, job_history.end)
     own_price = scenario.price_per_gpu_hour
-    begin, end = job_history.begin, job_history.end
+    begin, end = period or (job_history.begin, job_history.end)
     if own_price > 0:
-        name = gpu_model or job_history.fleet.gpu_model.name
-        rate = Rate(find_gpu_hour_price(name, own_price=own_price, currency=currency))
+        rate = Rate(find_gpu_hour_price(gpu_model or "", own_price=own_price, currency=currency))
     elif gpu_model is not None and (book_rate := book.find_rate(gpu_model, kind, currency, begin, end)) is not None:
         rate = book_rate
         if kind == "owned" and not book.electricity:
@@ -307,17 +313,19 @@ def find_price(scenario: Scenario, fleet: PlannedFleet, job_history: History | N
         The price [currency per GPU-hour]; None without one.
     """
     gpu_model = fleet.name if fleet.in_catalogue else None
-    rate = find_rate(scenario, job_history or history(scenario), gpu_model, ON_DEMAND)
+    job_history = job_history or history(scenario)
+    rate = find_rate(scenario, job_history, gpu_model, ON_DEMAND, period=(job_history.begin, job_history.end))
     return None if rate is None else rate.price
 
 
-def require_on_demand_price(scenario: Scenario, fleet: PlannedFleet, purpose: str) -> GpuHourPrice:
-    """Find the on-demand price of the planned GPU model; without one raise ScenarioError that names `purpose`."""
-    price = find_price(scenario, fleet)
-    if price is None:
+def require_on_demand_rate(scenario: Scenario, job_history: History, purpose: str, period: Period) -> Rate:
+    """Find the on-demand rate of the planned GPU model; without one raise ScenarioError that names `purpose`."""
+    gpu_model = job_history.fleet.name if job_history.fleet.in_catalogue else None
+    rate = find_rate(scenario, job_history, gpu_model, ON_DEMAND, period=period)
+    if rate is None:
         todo = "Set your rate with --set price_per_gpu_hour=… or a price book."
         raise ScenarioError(purpose, "an on-demand price of the GPU model", "none", todo)
-    return price
+    return rate
 
 
 def load_price_book(scenario: Scenario) -> PriceBook:
@@ -580,24 +588,27 @@ def _check_price_book_rows(
     if lots and owned and not lots & owned:
         todo = "Correct gpu_model, or add a row."
         raise ScenarioError(f"{file}, owned", f"a row of {', '.join(sorted(owned))}", ", ".join(sorted(lots)), todo)
+    used_rows = dict.fromkeys(row for rate in rates.values() for row in rate.rows)
+    begin = ledger.select(pl.col("hour").min().dt.strftime("%Y-%m-%d")).item()
+    for lot in (row for row in used_rows if isinstance(row, OwnedLot) and row.bought > begin):
+        yield f"{file}: owned, {lot.gpu_model}: {gpus_text(lot.gpus)} bought on {lot.bought} are charged from {begin}."
     hours = ledger.group_by("gpu_model", maintain_order=True).agg(pl.col("gpu_hours").sum() / pl.col("hour").n_unique())
     for label, gpus in hours.iter_rows():
         booked = sum(lot.gpus for lot in book.lots_of(models[label]))
         if booked and (label, "owned") in rates and abs(booked - gpus) >= 1:
             counts = f"{gpus_text(booked)}, the cluster {gpu_figure_text(gpus)} on average"
             yield f"{file}: owned, {models[label]}, has {counts}; its rate is applied to all of the cluster."
-    used_rows = {row for rate in rates.values() for row in rate.rows}
     used = {(row.gpu_model, getattr(row, "kind", OWNED)) for row in used_rows if not isinstance(row, PowerRow)}
     for gpu_model, kind in ((name, kind) for name in sorted(book_models) for kind in book.kinds_of(name)):
         ownership = kind.removesuffix("_1y").removesuffix("_3y")
-        reason = f"the cluster has no GPUs of this model with ownership {ownership}; with --months the row is an offer"
+        reason = f"the cluster has no GPUs of this model with ownership {ownership}; on its days --months has it"
         if gpu_model not in models.values():
             reason = "the cluster has no GPUs of this model"
         elif (gpu_model, ownership) in {(models[label], label_kind) for label, label_kind in rates}:
-            reason = f"its {ownership} GPUs have the price of another term; with --months the row is an offer"
+            reason = f"its {ownership} GPUs have the price of another term; on its days --months has it"
         if (gpu_model, kind) not in used:
             yield f"{file}: the row {kind}, {gpu_model}, is not used for this cost: {reason}."
-    if book.electricity and not used_rows & {*book.electricity}:
+    if not used_rows.keys() & {*book.electricity} and book.electricity:
         yield f"{file}: electricity is not used for this cost: it is added to the rows of owned GPUs alone."
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -77,6 +78,15 @@ class PriceRow:
     billing_step_s: float | None = None
     minimum_term_h: float | None = None
     confidence: str = "quote"
+
+    def is_valid_in(self, begin: datetime, end: datetime) -> bool:
+        """Whether the price holds on a day of a period."""
+        return _day_start(self.begin) < end and (self.end is None or _day_start(self.end) + timedelta(days=1) > begin)
+
+    @property
+    def text(self) -> str:
+        """Price with its days, such as ``2.5 EUR from 2026-01-01``."""
+        return f"{self.per_gpu_hour:,.6g} {self.currency} from {self.begin}{f' to {self.end}' if self.end else ''}"
 
 
 @dataclass(frozen=True)
@@ -173,12 +183,17 @@ class PowerRow:
 
 @dataclass(frozen=True)
 class PriceBook:
-    """Prices, owned GPUs, exchange rates and electricity contracts of a file; without rows, list prices are used."""
+    """Prices, owned GPUs, exchange rates and electricity contracts of a file; without rows, list prices are used.
+
+    With ``bridges_gaps``, for prices that no GPU is charged at, rows need not cover a period: the mean is of the days
+    with a price, else the last price before the period counts, else the first one after it; a reservation has none.
+    """
 
     prices: tuple[PriceRow, ...] = ()
     owned: tuple[OwnedLot, ...] = ()
     rates: tuple[ExchangeRate, ...] = ()
     electricity: tuple[PowerRow, ...] = ()
+    bridges_gaps: bool = False
 
     def find_rate(self, gpu_model: str, kind: str, currency: str, begin: datetime, end: datetime) -> Rate | None:
         """Find the rate of a GPU-hour in a period: the mean over time if the price changes.
@@ -208,6 +223,8 @@ class PriceBook:
             return self._owned_rate(gpu_model, currency, begin, end)
         for row_kind in (kind, *(rented_kind for rented_kind in RENTED_KINDS if rented_kind.startswith(f"{kind}_"))):
             rows = [row for row in self.prices if row.gpu_model == gpu_model and row.kind == row_kind]
+            if self.bridges_gaps and kind.startswith("reserved"):
+                rows = [row for row in rows if row.is_valid_in(begin, end)]
             if rows:
                 return self._mean_rate(rows, f"{gpu_model}, {row_kind}", currency, begin, end)
         return None
@@ -224,14 +241,8 @@ class PriceBook:
         begin, end : datetime
             Period, UTC.
         """
-        first, last = begin.date().isoformat(), end.date().isoformat()
-        rows = [
-            row
-            for row in self.prices
-            if (row.gpu_model, row.kind) == (gpu_model, kind)
-            and row.begin <= last
-            and (row.end is None or row.end >= first)
-        ]
+        rows = [row for row in self.prices if (row.gpu_model, row.kind) == (gpu_model, kind)]
+        rows = [row for row in rows if row.is_valid_in(begin, end)]
         steps_s, terms_h = ([getattr(row, name) or 0.0 for row in rows] for name in BILLING_KEYS)
         return BillingTerms(max(steps_s, default=0.0) / SECONDS_PER_HOUR, max(terms_h, default=0.0))
 
@@ -245,10 +256,10 @@ class PriceBook:
         return sorted((lot for lot in self.owned if lot.gpu_model == gpu_model), key=lambda lot: lot.bought)
 
     def mean_price_per_kwh(self, currency: str, begin: datetime, end: datetime) -> float | None:
-        """Mean price of electricity in a period [currency per kWh]; None if the book has none."""
+        """Mean price of electricity in a period, or nearest to it [currency per kWh]; None if the book has none."""
         if not self.electricity:
             return None
-        parts = _time_shares(self.electricity, "electricity", begin, end)
+        parts = _time_shares(self.electricity, "electricity", begin, end, bridges_gaps=True)
         return sum(share * self.convert(row.per_kwh, row.currency, currency, end) for row, share in parts)
 
     def mean_market_g(self, begin: datetime, end: datetime) -> float | None:
@@ -321,7 +332,7 @@ class PriceBook:
         means, parts = [], []
         for location in locations:
             location_rows = [row for row in rows if (row.region or "", row.instance_type or "") == location]
-            shares = _time_shares(location_rows, subject, begin, end)
+            shares = _time_shares(location_rows, subject, begin, end, self.bridges_gaps)
             converted = [self.convert(row.per_gpu_hour, row.currency, currency, end) for row, _ in shares]
             means.append(sum(value * share for value, (_, share) in zip(converted, shares, strict=True)))
             parts += [(row, value) for (row, _), value in zip(shares, converted, strict=True)]
@@ -345,7 +356,7 @@ class PriceBook:
         value = sum(parts.values())
         source = "; ".join(dict.fromkeys(lot.source for lot in lots))
         price = GpuHourPrice(value, value, value, currency, f"cost of owning: {source}", lots[-1].bought)
-        power = _time_shares(self.electricity, "electricity", begin, end) if self.electricity else []
+        power = _time_shares(self.electricity, "electricity", begin, end, self.bridges_gaps) if self.electricity else []
         per_kwh = self.mean_price_per_kwh(currency, begin, end) or 0.0
         return Rate(price, per_kwh, parts=parts, rows=(*lots, *(row for row, _ in power)))
 
@@ -462,7 +473,9 @@ def _check_currency(code: str, file: str, line: int) -> str:
     return code
 
 
-def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> list[tuple[Any, float]]:  # noqa: ANN401
+def _time_shares(
+    rows: Sequence[Any], subject: str, begin: datetime, end: datetime, bridges_gaps: bool = False
+) -> list[tuple[Any, float]]:
     """Return the rows that are valid in a period, each with its share of the time [0-1].
 
     A row ends when the next one begins.
@@ -475,11 +488,13 @@ def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> lis
         Name of the price in errors.
     begin, end : datetime
         Period, UTC.
+    bridges_gaps : bool
+        Rows need not cover the period, see :class:`PriceBook`.
 
     Raises
     ------
     ScenarioError
-        If the rows do not cover the period.
+        If the rows do not cover the period, though they must.
     """
     ordered = sorted(rows, key=lambda row: row.begin)
     row_shares = []
@@ -492,6 +507,9 @@ def _time_shares(rows: Any, subject: str, begin: datetime, end: datetime) -> lis
         if share > 0:
             row_shares.append((row, share))
     covered = sum(share for _, share in row_shares)
+    if bridges_gaps:
+        nearest = max((row for row in ordered if _day_start(row.begin) < end), key=ordered.index, default=ordered[0])
+        return [(row, share / covered) for row, share in row_shares] or [(nearest, 1.0)]
     if covered < 1 - 1e-9:
         got = f"rows for {percent_text(covered)} of {begin:%Y-%m-%d} to {end:%Y-%m-%d}"
         raise ScenarioError(f"price book, {subject}", "a price for the whole period", got, "Add the others.")

@@ -13,7 +13,7 @@ import polars as pl
 
 from gpuplanner.core.output_column_headings import replace_codes_by_text
 from gpuplanner.core.schema_checks import add_absent_columns, check_table
-from gpuplanner.core.schemas import MONEY_DTYPE, Costs
+from gpuplanner.core.schemas import MONEY_DECIMAL_PLACES, MONEY_DTYPE, Costs
 from gpuplanner.core.units_and_number_formats import UNALLOCATED_TEAM, round_money, split_amount, split_table
 from gpuplanner.cost.energy_and_carbon import AMOUNT_DECIMALS
 from gpuplanner.hardware.power_carbon_and_prices import GpuHourPrice
@@ -99,9 +99,9 @@ def showback(
     line_rates = [rates[key] for key in lines.select("gpu_model", "ownership").iter_rows()]
     quantity = _round_parts(lines["gpu_hours"])
     costs = _line_costs(lines, quantity, line_rates)
-    listed = [None if rate.listed is None else Decimal(repr(rate.listed)) for rate in line_rates]
+    listed = [None if rate.listed is None else _round_list_price(rate.listed) for rate in line_rates]
     at_list = [
-        cost if price is None else price * Decimal(repr(amount))
+        cost if price is None else Decimal(repr(price)) * Decimal(repr(amount))
         for cost, price, amount in zip(costs, listed, quantity, strict=True)
     ]
     cost, basis = pl.Series(costs, dtype=CENTS_DTYPE), pl.Series([rate.basis for rate in line_rates], dtype=pl.String)
@@ -120,7 +120,7 @@ def showback(
         PricingCategory=category,
         PricingQuantity=quantity,
         PricingUnit=pl.lit("GPU-Hours"),
-        ListUnitPrice=pl.Series([rate.listed for rate in line_rates], dtype=pl.Float64),
+        ListUnitPrice=pl.Series(listed, dtype=pl.Float64),
         ListCost=pl.Series(at_list, dtype=MONEY_DTYPE),
         **dict.fromkeys(("EffectiveCost", "ContractedCost"), cost),
         BilledCost=pl.lit(Decimal("0.00"), CENTS_DTYPE),  # only a bill states what is invoiced
@@ -252,6 +252,19 @@ def _line_costs(lines: pl.DataFrame, quantity: pl.Series, rates: Sequence[Rate])
     totals = dict(zip(sums["name"], split_amount(round_money(math.fsum(amounts)), sums["cost"].to_list()), strict=True))
     places = zip(lines["name"], lines.select("gpu_model", "ownership", "bucket").rows(), strict=True)
     return [*split_table(totals, dict(zip(places, amounts, strict=True))).values()]
+
+
+def _round_list_price(price: float) -> float:
+    """Round a list price such that its product with a quantity of GPU-hours is exact in the type of money.
+
+    An exchange rate gives a price any number of digits.
+
+    Examples
+    --------
+    >>> _round_list_price(12.29 * 0.92), _round_list_price(12.29 / 1.08)
+    (11.3068, 11.3796296296)
+    """
+    return round(float(f"{price:.12g}"), MONEY_DECIMAL_PLACES - AMOUNT_DECIMALS)
 
 
 def _round_parts(values: pl.Series) -> pl.Series:

@@ -17,7 +17,7 @@ from gpuplanner.core.serialization import make_file_error, read_list, read_numbe
 from gpuplanner.core.step_functions import waiting_since
 from gpuplanner.core.units_and_number_formats import SECONDS_PER_HOUR, money_text, percent_text, split_amount
 from gpuplanner.core.units_and_number_formats import round_money as to_cents
-from gpuplanner.cost.period_costs import load_price_book, require_on_demand_price
+from gpuplanner.cost.period_costs import load_price_book, require_on_demand_rate
 from gpuplanner.cost.showback import CENTS_DTYPE
 from gpuplanner.decision.purchase_and_refresh_plans import find_billing_terms, price_rented_gpus
 from gpuplanner.planner.linear_programs_and_search_limits import LinearModel, SearchEffort
@@ -149,13 +149,14 @@ def plan_burst(scenario: Scenario, rules: BurstRules) -> BurstPlan:
     """
     job_history = history(scenario)
     _require_known_teams(rules, job_history.trace.jobs["tenant"].cast(pl.String).unique().drop_nulls().sort())
-    price = require_on_demand_price(scenario, job_history.fleet, "burst")
-    rent_terms = price_rented_gpus(scenario, job_history, price.value, 1.0 if rules.spot_tenants else 0.0)
+    period = (job_history.begin, job_history.end)
+    price = require_on_demand_rate(scenario, job_history, "burst", period).price
+    rent_terms = price_rented_gpus(scenario, job_history, price.value, 1.0 if rules.spot_tenants else 0.0, period)
     per_gib = load_price_book(scenario).convert(rules.price_per_gib, rules.currency, scenario.currency, job_history.end)
     tenant, hours = pl.col("tenant").cast(pl.String), pl.col("run_s").fill_null(0.0) / SECONDS_PER_HOUR
     gib = tenant.replace_strict(dict(rules.gib_per_job), default=0.0, return_dtype=pl.Float64)
     spot = tenant.is_in(list(rules.spot_tenants))
-    terms = {kind: find_billing_terms(scenario, job_history, kind) for kind in ("spot", "on_demand")}
+    terms = {kind: find_billing_terms(scenario, job_history, kind, period) for kind in ("spot", "on_demand")}
     rented_hours = hours + rules.start_minutes / 60
     billed_hours = (
         pl.when(spot)

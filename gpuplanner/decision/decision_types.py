@@ -491,7 +491,8 @@ def compute_financial_impact(
     fleet_gpus: int,
     ownership: str | None,
     power: GpuPowerModel | None,
-    usd_per_kwh: float,
+    price_per_kwh: float,
+    currency: str,
     price: GpuHourPrice | None,
     purchase: NextPurchase | None,
     off_gpu_hours: float,
@@ -514,8 +515,10 @@ def compute_financial_impact(
         Owned, rented or reserved; None: not known.
     power : GpuPowerModel or None
         Power of the GPU model; None: not known.
-    usd_per_kwh : float
-        Price of electricity. [USD/kWh]
+    price_per_kwh : float
+        Price of electricity. [currency/kWh]
+    currency : str
+        Its currency, ISO 4217.
     price : GpuHourPrice or None
         Price of a GPU-hour; None: not known.
     purchase : NextPurchase or None
@@ -531,7 +534,7 @@ def compute_financial_impact(
     >>> law = make_power_model("H100-80GB-SXM5")
     >>> found = compute_financial_impact(
     ...     Saving(1000.0), gpus_freed_at_peak=6, fleet_gpus=24, ownership="owned",
-    ...     power=law, usd_per_kwh=0.10, price=None, off_gpu_hours=1000.0, pue=1.5,
+    ...     power=law, price_per_kwh=0.10, currency="USD", price=None, off_gpu_hours=1000.0, pue=1.5,
     ...     purchase=NextPurchase("2027-11-13", "2027-08-15", 8, 240000.0),
     ... )
     >>> round(found.usd_per_week, 2), round(found.kwh_per_week, 1)
@@ -545,7 +548,7 @@ def compute_financial_impact(
     freed_gpu_hours = max(saving.value or 0.0, 0.0)
     kwh = compute_saved_kwh(power, off_gpu_hours, pue)
     none_text = f"Spend unchanged: {(saving.reason or 'no capacity is freed').rstrip('.')}"
-    owned_amount = _price_energy(off_gpu_hours, power, kwh, pue, usd_per_kwh)
+    owned_amount = _price_energy(off_gpu_hours, power, kwh, pue, price_per_kwh, currency)
     rented_amount = _price_rent(freed_gpu_hours, price)
     reserved_text = "Spend unchanged: no GPU is released"
     if gpus_freed_at_peak:
@@ -601,11 +604,13 @@ def compute_impact(
         node_gpus, lots = job_history.fleet.node_size, load_price_book(scenario).lots_of(job_history.fleet.name)
         capital = (lots[-1].capex * node_gpus, lots[-1].currency) if lots else ()
         purchase = NextPurchase(exhaustion.date, exhaustion.order_by, node_gpus, *capital)
+    # The assumed price of electricity is in USD, for which the price book may have no exchange rate.
+    currency = scenario.currency if load_price_book(scenario).electricity else "USD"
     off_gpu_hours = saving.value or 0.0 if permanent else count_powered_down_hours(scenario, saving.value or 0.0)
     return compute_financial_impact(
         saving, gpus_freed_at_peak=max(fleet_gpus - gpus, 0), fleet_gpus=fleet_gpus, ownership=stated,
-        power=find_power_model(job_history.fleet), usd_per_kwh=find_price_per_kwh(scenario, job_history, "USD"),
-        price=find_price(scenario, job_history.fleet),
+        power=find_power_model(job_history.fleet), price_per_kwh=find_price_per_kwh(scenario, job_history, currency),
+        currency=currency, price=find_price(scenario, job_history.fleet),
         off_gpu_hours=max(off_gpu_hours, 0.0), pue=find_pue(scenario), purchase=purchase,
     )  # fmt: skip
 
@@ -631,7 +636,7 @@ def find_stated_ownership(inventory: pl.DataFrame | None) -> str | None:
 
 
 def _price_energy(
-    hours: float, power: GpuPowerModel | None, kwh: float | None, pue: float, usd_per_kwh: float
+    hours: float, power: GpuPowerModel | None, kwh: float | None, pue: float, price_per_kwh: float, currency: str
 ) -> Amount:
     """Price the electricity that powered-down GPUs save a week.
 
@@ -645,8 +650,10 @@ def _price_energy(
         Energy saved a week. [kWh]
     pue : float
         Power usage effectiveness of the building.
-    usd_per_kwh : float
-        Price of electricity. [USD/kWh]
+    price_per_kwh : float
+        Price of electricity. [currency/kWh]
+    currency : str
+        Its currency, ISO 4217.
     """
     if not hours:
         return 0.0, "Spend unchanged while they stay powered on"
@@ -654,7 +661,9 @@ def _price_energy(
         return None, f"{hours:,.0f} GPU-hours per week are powered down; the power of this GPU model is not known"
     basis = f"{hours:,.0f} GPU-hours powered down, {power.idle_w:.0f} W idle, PUE {pue:g}"
     energy = f"Electricity: {kwh:,.0f} kWh per week ({basis})"
-    return kwh * usd_per_kwh, f"{energy}, {kwh * usd_per_kwh:,.2f} USD at {usd_per_kwh:g} USD per kWh"
+    amount = kwh * price_per_kwh
+    text = f"{energy}, {amount:,.2f} {currency} at {price_per_kwh:g} {currency} per kWh"
+    return amount if currency == "USD" else None, text
 
 
 def _price_rent(gpu_hours: float, price: GpuHourPrice | None) -> Amount:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from dataclasses import dataclass, replace
+from datetime import date, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import polars as pl
@@ -27,16 +28,18 @@ from gpuplanner.cost.capacity_portfolio import (
     spot_overhead,
 )
 from gpuplanner.cost.energy_and_carbon import Facility, state_watts
+from gpuplanner.cost.monthly_cost_review import hourly_price_text
 from gpuplanner.cost.period_costs import (
+    Period,
     find_price_per_kwh,
     find_rate,
     load_price_book,
     money,
     ownership_shares,
-    require_on_demand_price,
+    require_on_demand_rate,
 )
 from gpuplanner.cost.price_book import BillingTerms
-from gpuplanner.cost.showback import NOT_STATED
+from gpuplanner.cost.showback import NOT_STATED, Rate
 from gpuplanner.decision.comparison_record import compare_policies
 from gpuplanner.decision.decision_types import Decision, WeeklyGrowth
 from gpuplanner.forecast.growth_and_announced_demand import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
@@ -223,7 +226,7 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     PurchasePlan
     """
     job_history, comparison = history(scenario), compare_policies(scenario)
-    price = require_on_demand_price(scenario, job_history.fleet, "portfolio")
+    offers, rent, notes = _list_offers_and_rent(scenario, job_history, months)
     row = comparison.find_row(comparison.winner) or comparison.today
     busy = None if comparison.today is None else comparison.today.busy_gpu_hours
     margin = max(row.gpu_hours / busy, 1.0) if row is not None and row.gpu_hours and busy else 1.0
@@ -231,9 +234,8 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
     peak_gpus = math.inf if row is None or row.peak_gpus is None else float(row.peak_gpus)
     provisioned_gpus = np.minimum(allocated * margin, np.maximum(allocated, peak_gpus))
     log_growth, decision = weekly_growth.log_slope, comparison.decision
-    drawn_months, _ = draw_demand_paths(
-        provisioned_gpus, months, seed=scenario.seed, log_growth=None if weekly_growth.value is None else log_growth
-    )
+    known_growth = None if weekly_growth.value is None else log_growth
+    drawn_months = draw_demand_paths(provisioned_gpus, months, seed=scenario.seed, log_growth=known_growth)
     needed_gpus, past_hours, demand = float(decision.gpus) or math.inf, 0, []
     for paths in drawn_months:
         weeks = (past_hours + np.arange(paths.shape[1])) / WEEK_HOURS
@@ -247,9 +249,6 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         for kind in ("owned", NOT_STATED)
     )
     owned_gpus = owned + unstated_gpus
-    offers, notes = _list_offers(scenario, job_history, price.value)
-    rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
-    notes += _list_spot_notes(scenario, rent)
     if not any(offer.name == "owned" for offer in offers):
         notes.append("Buying is not compared: state a purchase in a price book.")
     if (node_size := job_history.fleet.node_size) > 1:
@@ -262,11 +261,10 @@ def plan_purchase(scenario: Scenario, months: int, *, risk: float = 0.0) -> Purc
         seed=scenario.seed,
     )  # fmt: skip
     hourly_demand = np.concatenate([month_demand.ravel() for month_demand in demand])
-    exhaustion = comparison.exhaustion.date
     return PurchasePlan(
         months, scenario.currency, owned_gpus, margin, float(allocated.mean()), float(np.mean(hourly_demand)),
         weekly_growth, decision, float(max(allocated.max(initial=0.0), peak_gpus)), unstated_gpus, tuple(offers), rent,
-        portfolio, exhaustion, tuple(notes),
+        portfolio, comparison.exhaustion.date, tuple(notes),
     )  # fmt: skip
 
 
@@ -300,8 +298,7 @@ def compare_ways_to_pay(
         Options, the cheapest first, and sentences on the assumptions.
     """
     job_history = history(scenario)
-    price = require_on_demand_price(scenario, job_history.fleet, "purchase")
-    offers, notes = _list_offers(scenario, job_history, price.value)
+    offers, rent, notes = _list_offers_and_rent(scenario, job_history, months)
     if used_fraction is None:
         used_fraction = float(_allocated_gpus_by_hour(scenario, job_history).mean()) / job_history.fleet.gpus
     if purchase_price is not None:
@@ -320,13 +317,10 @@ def compare_ways_to_pay(
         )
     elif not any(offer.name == "owned" for offer in offers):
         notes.append("Buying is not compared: state purchase_price=, or a purchase in a price book.")
-    rent = price_rented_gpus(scenario, job_history, price.value, scenario.spot_share)
-    notes += _list_spot_notes(scenario, rent)
-    used_text = f"GPUs are used {percent_text(used_fraction)} of the hours"
-    notes.append(f"{used_text}; {text_of_code(rent.price_kind)} only these are paid.")
+    used = percent_text(used_fraction)
+    notes.append(f"GPUs are used {used} of the hours; {text_of_code(rent.price_kind)} only these are paid.")
     node_size = job_history.fleet.node_size
-    options = {"gpus": gpus, "used_fraction": used_fraction, "months": months, "unit": node_size}
-    return compare_payments(offers, rent, **options), notes  # type: ignore[arg-type]
+    return compare_payments(offers, rent, gpus=gpus, used_fraction=used_fraction, months=months, unit=node_size), notes
 
 
 def _allocated_gpus_by_hour(scenario: Scenario, job_history: History) -> NDArray[np.float64]:
@@ -337,9 +331,9 @@ def _allocated_gpus_by_hour(scenario: Scenario, job_history: History) -> NDArray
 
 
 def draw_demand_paths(
-    hourly_gpus: NDArray[np.float64], months: int, *, seed: int, n_paths: int = 50, log_growth: float | None = math.nan
-) -> tuple[list[NDArray[np.float64]], float | None]:
-    """Draw sample paths of the GPUs demanded in the hours of each month: past weeks, scaled by the fitted growth.
+    hourly_gpus: NDArray[np.float64], months: int, *, seed: int, log_growth: float | None, n_paths: int = 50
+) -> list[NDArray[np.float64]]:
+    """Draw sample paths of the GPUs demanded in the hours of each month: past weeks, scaled by growth.
 
     Parameters
     ----------
@@ -349,41 +343,34 @@ def draw_demand_paths(
         Months to draw.
     seed : int
         Seed of the draws.
+    log_growth : float or None
+        Growth of the logarithm of the demand a week; None: weeks are drawn unscaled, as where few weeks are known.
     n_paths : int
         Sample paths.
-    log_growth : float, optional
-        Growth of the logarithm of the demand a week, in place of the fitted one; NaN: the fitted one; None: weeks are
-        drawn unscaled, as where few weeks are known.
 
     Returns
     -------
-    months : list of array of float, shape (n_paths, n_hours of the month)
+    list of array of float, shape (n_paths, n_hours of the month)
         GPUs by path and hour.
-    growth_per_year : float or None
-        Fitted growth a year; None where weeks are unscaled.
 
     Examples
     --------
-    >>> found, growth = draw_demand_paths(np.full(336, 8.0), 2, seed=1, n_paths=3)
-    >>> [one.shape for one in found], growth
-    ([(3, 730), (3, 731)], None)
+    >>> [hours.shape for hours in draw_demand_paths(np.full(336, 8.0), 2, seed=1, log_growth=None, n_paths=3)]
+    [(3, 730), (3, 731)]
     """
     hourly_gpus = hourly_gpus if len(hourly_gpus) >= WEEK_HOURS else np.resize(hourly_gpus, WEEK_HOURS)
     weeks = hourly_gpus[len(hourly_gpus) % WEEK_HOURS :].reshape(-1, WEEK_HOURS)
     n_weeks = math.ceil(months * HOURS_PER_MONTH / WEEK_HOURS)
     drawn = weeks[np.random.default_rng(seed).integers(len(weeks), size=(n_paths, n_weeks))]
-    growth = None
     if len(weeks) >= MIN_GROWTH_WEEKS and log_growth is not None:
         growth_model = fit_growth(weeks.mean(axis=1))
-        growth = round(growth_model.growth_per_year, 6)
         weekly_levels = growth_model.paths(n_weeks, seed=seed, count=n_paths)
-        if math.isfinite(log_growth):
-            extra = log_growth - math.log1p(growth_model.growth_per_year) / WEEKS_IN_YEAR
-            weekly_levels = weekly_levels * np.exp(extra * np.arange(1, n_weeks + 1))
+        extra = log_growth - math.log1p(growth_model.growth_per_year) / WEEKS_IN_YEAR
+        weekly_levels = weekly_levels * np.exp(extra * np.arange(1, n_weeks + 1))
         drawn = drawn * (weekly_levels / np.maximum(drawn.mean(axis=2), 1e-9))[:, :, None]
     hourly_paths = drawn.reshape(n_paths, -1)
     edges = np.round(np.arange(months + 1) * HOURS_PER_MONTH).astype(int)
-    return [hourly_paths[:, first:last] for first, last in itertools.pairwise(edges)], growth
+    return [hourly_paths[:, first:last] for first, last in itertools.pairwise(edges)]
 
 
 @dataclass(frozen=True)
@@ -463,7 +450,7 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
     ScenarioError
         If one of the two models has no price.
     """
-    job_history, price_book = history(scenario), load_price_book(scenario)
+    job_history, price_book = history(scenario), replace(load_price_book(scenario), bridges_gaps=True)
     job_history.fleet.require_catalogue_model("refresh")
     newer_model, current_model = resolve_gpu_model(gpu_model), str(job_history.fleet.name)
     states, per_kwh = money(scenario).states, find_price_per_kwh(scenario, job_history)
@@ -473,19 +460,18 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
     ownership = owners.sort("share", "ownership")["ownership"][-1]
     rows = []
     for month in range(months):
-        begin = job_history.end + timedelta(days=month * MEAN_MONTH_DAYS)
-        end = begin + timedelta(days=MEAN_MONTH_DAYS)
+        begin, end = (job_history.end + timedelta(days=count * MEAN_MONTH_DAYS) for count in (month, month + 1))
 
-        def hourly_cost(name: str, kind: str, begin: datetime = begin, end: datetime = end) -> float | None:
+        def hourly_cost(name: str, kind: str, period: Period = (begin, end)) -> float | None:
             has_own_price = name == current_model and scenario.price_per_gpu_hour > 0
-            rate = None if has_own_price else price_book.find_rate(name, kind, scenario.currency, begin, end)
+            rate = None if has_own_price else price_book.find_rate(name, kind, scenario.currency, *period)
             power = _facility_kwh_per_gpu_hour(scenario, name, busy) * per_kwh if kind == "owned" else 0.0
             if name == current_model and kind == "owned":
                 parts = {} if rate is None else rate.parts or {}
                 return power + sum(cost for part, cost in parts.items() if part != "depreciation")
             if rate is None and kind not in (*COMMITMENT_MONTHS, "owned"):
                 priced_scenario = scenario if name == current_model else scenario.but(price_per_gpu_hour=0.0)
-                rate = find_rate(priced_scenario, job_history, name, kind)
+                rate = find_rate(priced_scenario, job_history, name, kind, period=period)
             return None if rate is None else rate.price.value + power
 
         kinds = (*COMMITMENT_MONTHS, "on_demand", "owned")
@@ -501,9 +487,7 @@ def plan_refresh(scenario: Scenario, months: int, gpu_model: str, speed: float) 
     savings = sum(row.today - row.newer for row in rows[pays_from - 1 :]) * job_history.fleet.gpus * HOURS_PER_MONTH
     basis = f"price of {text_of_code(ownership)} GPUs"
     if ownership == "owned":
-        basis = (
-            "avoidable cost: electricity, and space, support and staff of the price book; the purchase price is sunk"
-        )
+        basis = "avoidable cost: electricity, and space, support, staff of the price book; the purchase price is sunk"
     first_month = pays_from if pays_from <= months else None
     return HardwareRefresh(newer_model, speed, scenario.currency, tuple(rows), first_month, savings, basis)
 
@@ -515,26 +499,49 @@ def _facility_kwh_per_gpu_hour(scenario: Scenario, gpu_model: str, busy_share: f
     return kwh_from_watt_hours(mean_w) * Facility.from_catalog(scenario.pue).factor("value")
 
 
-def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) -> tuple[list[Offer], list[str]]:
-    """List the commitments in the price book, else a one-year reservation at the usual discount of the catalogue.
+def _list_offers_and_rent(scenario: Scenario, job_history: History, months: int) -> tuple[list[Offer], Rent, list[str]]:
+    """List commitments and rent at the prices of the months after the record.
 
-    ``hourly_price`` is the on-demand price that the discount applies to [currency per GPU-hour].
+    Commitments are those of the price book, else a one-year reservation at the usual discount of the catalogue.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        Prices.
+    job_history : History
+        GPU model and end of the record.
+    months : int
+        Months of the plan.
+
+    Returns
+    -------
+    tuple of list of Offer, Rent and list of str
+        Offers, prices by the hour, and sentences on them.
     """
-    gpu_model, notes = job_history.fleet.name if job_history.fleet.in_catalogue else None, []
-    book = load_price_book(scenario)
-    offers = []
-    period = (job_history.begin, job_history.end)
+    gpu_model = job_history.fleet.name if job_history.fleet.in_catalogue else None
+    period = (job_history.end, job_history.end + timedelta(days=months * MEAN_MONTH_DAYS))
+    on_demand = require_on_demand_rate(scenario, job_history, "purchase plan", period)
+    hourly_price, price_texts = on_demand.price.value, [_describe_price("on_demand", on_demand)]
+    book, offers, notes = replace(load_price_book(scenario), bridges_gaps=True), [], []
     for kind in (*COMMITMENT_MONTHS, "reserved"):
         if gpu_model is None or kind not in book.kinds_of(gpu_model):
             continue
         rate = book.find_rate(gpu_model, kind, scenario.currency, *period)
+        if rate is None:
+            notes.append(
+                f"The row {text_of_code(kind)} of the price book is no offer: it does not hold in these months."
+            )
+            continue
         stated_months = math.ceil(book.find_billing_terms(gpu_model, kind, *period).minimum_h / HOURS_PER_MONTH - 1e-9)
         term = max(COMMITMENT_MONTHS.get(kind, 0), stated_months)
-        if rate is not None and term:
-            offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term))
-        elif rate is not None:
+        days_ahead = date.fromisoformat(min(row.begin for row in rate.rows)) - period[0].date()
+        first_month = max(round(days_ahead / timedelta(days=MEAN_MONTH_DAYS)), 0)
+        if term:
+            offers.append(Offer(kind, rate.price.value * HOURS_PER_MONTH, term, first_month=first_month))
+            price_texts.append(_describe_price(kind, rate))
+        else:
             notes.append("The row reserved of the price book is no offer: it states no minimum_term_h.")
-    on_demand_terms = find_billing_terms(scenario, job_history, "on_demand")
+    on_demand_terms = find_billing_terms(scenario, job_history, "on_demand", period)
     if max(on_demand_terms.step_h, on_demand_terms.minimum_h) > 1:
         notes.append(f"On-demand GPUs are billed {on_demand_terms.text}; these sums count rent by the hour.")
     if not offers:
@@ -546,7 +553,7 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
             f"({guide.date}), not a list price. State your contract in a price book."
         )
     purchase_lots = book.lots_of(gpu_model)
-    owned = None if gpu_model is None or not purchase_lots else find_rate(scenario, job_history, gpu_model, "owned")
+    owned = find_rate(scenario, job_history, gpu_model, "owned", period=period) if purchase_lots else None
     if owned is not None:
         states = money(scenario).states
         kwh_per_gpu_hour = float(states["energy_kwh"].sum()) / max(float(states["gpu_hours"].sum()), 1e-9)
@@ -558,13 +565,27 @@ def _list_offers(scenario: Scenario, job_history: History, hourly_price: float) 
         offers.append(Offer("owned", per_month, term_months, lead_months, lost_share=0.5, upfront=written_off))
         notes.append(
             f"GPUs to buy are counted at their monthly cost over {term_months} months of service (depreciation, yearly "
-            f"costs and electricity), not as cash, and rented for the {lead_months} months until delivery; of the "
-            "depreciation that remains after the months shown, half is added as a loss on resale (assumed)."
+            f"costs and electricity), not as cash, and rented for the {lead_months} months until delivery: the cost "
+            "has this rent, the break even is of the later months; of the depreciation that remains after the months "
+            "shown, half is added as a loss on resale (assumed)."
         )
-    return offers, notes
+    notes.append(
+        f"Month 1 begins on {period[0].astimezone(ZoneInfo(scenario.tz)):%Y-%m-%d}. Prices per GPU-hour are means "
+        f"over these months, where one that ends stays as it is: {'; '.join(price_texts)}."
+    )
+    rent = price_rented_gpus(scenario, job_history, hourly_price, scenario.spot_share, period)
+    return offers, rent, notes + _list_spot_notes(scenario, rent)
 
 
-def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: float, spot_share: float) -> Rent:
+def _describe_price(kind: str, rate: Rate) -> str:
+    """Describe a price per GPU-hour with the rows of the price book behind it, else with its source and date."""
+    basis = ", ".join(row.text for row in rate.rows) or f"{rate.price.source.partition(':')[0]}, {rate.price.date}"
+    return f"{text_of_code(kind)} {hourly_price_text(rate.price.value)} {rate.price.currency} ({basis})"
+
+
+def price_rented_gpus(
+    scenario: Scenario, job_history: History, hourly_price: float, spot_share: float, period: Period
+) -> Rent:
     """Price GPUs by the hour: on demand, and spot for a share of the load, with the overhead of interruptions.
 
     Parameters
@@ -577,6 +598,8 @@ def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: fl
         Price on demand [currency / GPU h].
     spot_share : float
         Share of the load that may run on spot. [0-1]
+    period : tuple of datetime
+        First instant of the time in which they are rented, and the first one after it.
 
     Returns
     -------
@@ -584,7 +607,7 @@ def price_rented_gpus(scenario: Scenario, job_history: History, hourly_price: fl
     """
     spot_rate = None
     if spot_share and job_history.fleet.in_catalogue:
-        spot_rate = find_rate(scenario, job_history, job_history.fleet.name, "spot")
+        spot_rate = find_rate(scenario, job_history, job_history.fleet.name, "spot", period=period)
     if spot_rate is None:
         return Rent(hourly_price)
     checkpoint, restart = find_parameter("checkpoint_s").value, find_parameter("restart_s").value
@@ -610,9 +633,8 @@ def _list_spot_notes(scenario: Scenario, rent: Rent) -> list[str]:
     ]
 
 
-def find_billing_terms(scenario: Scenario, job_history: History, kind: str) -> BillingTerms:
-    """Find how rented GPUs are billed by the price book; every second where the scenario states its own rate."""
+def find_billing_terms(scenario: Scenario, job_history: History, kind: str, period: Period) -> BillingTerms:
+    """Find how GPUs rented in a period are billed by the price book; by the second at the scenario's own rate."""
     if scenario.price_per_gpu_hour > 0:
         return BillingTerms()
-    book = load_price_book(scenario)
-    return book.find_billing_terms(job_history.fleet.name, kind, job_history.begin, job_history.end)
+    return load_price_book(scenario).find_billing_terms(job_history.fleet.name, kind, *period)

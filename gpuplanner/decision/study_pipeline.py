@@ -26,7 +26,7 @@ from gpuplanner.core.units_and_number_formats import (
     gpus_text,
     percent_text,
 )
-from gpuplanner.cost.period_costs import Money, money
+from gpuplanner.cost.period_costs import Money, load_price_book, money
 from gpuplanner.decision.comparison_record import (
     Comparison,
     compare_policies,
@@ -63,8 +63,8 @@ from gpuplanner.decision.team_fairness import assess_fairness
 from gpuplanner.forecast.growth_and_announced_demand import complete_until
 from gpuplanner.forecast.rolling_demand_forecast import OUTLOOK_STAGE_BY_VIEW, expected_gpu_hours, tomorrow
 from gpuplanner.hardware.actuators import find_default_actuator
-from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts, has_list_price
-from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor, find_gpu_hour_price
+from gpuplanner.hardware.catalog import actuators_by_source, export_command, facts
+from gpuplanner.hardware.power_carbon_and_prices import find_carbon_factor
 from gpuplanner.ingest.dataset import Dataset, SourceFacts
 from gpuplanner.ingest.dataset_folder import DATASET_MARK, open_dataset, read_metadata
 from gpuplanner.ingest.implausible_jobs_and_past_nodes import drop_quarantined
@@ -409,7 +409,7 @@ def check_options(scenario: Scenario) -> None:
     >>> check_options(Scenario(currency="EUR"))
     Traceback (most recent call last):
         ...
-    gpuplanner.core.errors.ScenarioError: currency: expected USD, the currency of the list prices; got EUR. Set ...
+    gpuplanner.core.errors.ScenarioError: currency: expected USD, the currency of the list prices, or one ...
     """
     faults = []
     grid = partial(interval_ticks, scenario.interval_hours, source="scenario")
@@ -423,15 +423,13 @@ def check_options(scenario: Scenario) -> None:
 
 
 def _check_currency(scenario: Scenario) -> None:
-    """Reject a currency without list prices, where the scenario states no price; the GPU model may be unknown yet."""
-    if scenario.price_per_gpu_hour > 0:
-        return
-    if scenario.gpu_model and has_list_price(scenario.gpu_model):
-        find_gpu_hour_price(scenario.gpu_model, currency=scenario.currency)
-    listed = facts("gpu_prices")["currency"].unique().sort().to_list()
-    if scenario.currency not in listed:
-        expected = f"{' or '.join(listed)}, the currency of the list prices"
-        todo = "Set price_per_gpu_hour to your own price in that currency."
+    """Reject a currency that neither the list prices nor the price book has, where the scenario states no price."""
+    book, listed = load_price_book(scenario), facts("gpu_prices")["currency"].unique().sort().to_list()
+    stated = {row.currency for row in book.prices} | {lot.currency for lot in book.owned}
+    stated |= {code for row in book.rates for code in (row.from_currency, row.to_currency)}
+    if scenario.price_per_gpu_hour <= 0 and scenario.currency not in {*listed, *stated}:
+        expected = f"{' or '.join(listed)}, the currency of the list prices, or one of the price book"
+        todo = "Give a price book with prices in it or an exchange rate, or set price_per_gpu_hour to your price in it."
         raise ScenarioError("currency", expected, scenario.currency, todo)
 
 

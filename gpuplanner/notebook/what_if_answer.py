@@ -252,7 +252,9 @@ def _cards_html(answer: PanelAnswer) -> Iterator[str]:
         yield _card("Capacity cost per week", MISSING_VALUE_TEXT, MISSING_VALUE_TEXT, "state a GPU price")
     else:
         before, after_cost = (count * HOURS_PER_WEEK * price.value for count in (fleet_gpus, mean_gpus))
-        spend = "spend falls" if decision.financial_impact.usd_per_week else "spend unchanged"
+        spend = {None: "at this price", 0.0: "spend unchanged"}.get(
+            decision.financial_impact.usd_per_week, "spend falls"
+        )
         spend = "at this price" if after_cost > before else spend
         note = f"{after_cost - before:+,.0f}, {spend}" if after_cost != before else "unchanged"
         yield _card(f"Capacity cost, {price.currency}/week", f"{before:,.0f}", f"{after_cost:,.0f}", note)

@@ -8,6 +8,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import date, datetime
 from decimal import Decimal, InvalidOperation
 from importlib import resources
@@ -132,14 +133,10 @@ def _check_list_costs(text: pl.DataFrame) -> str:
     """Check that each list cost is exactly its unit price times its quantity, except in corrections."""
     for line, row in enumerate(text.iter_rows(named=True), 1):
         price, quantity = row["ListUnitPrice"], row["PricingQuantity"]
-        if not price or not quantity or row.get("ChargeClass") == "Correction":
-            continue
-        try:
-            is_product = Decimal(price) * Decimal(quantity) == Decimal(row["ListCost"])
-        except InvalidOperation:
-            continue
-        if not is_product:
-            return f"ListCost: differs from ListUnitPrice times PricingQuantity in line {line}"
+        if price and quantity and row.get("ChargeClass") != "Correction":
+            with suppress(InvalidOperation):  # no numbers, which another rule names
+                if Decimal(price) * Decimal(quantity) != Decimal(row["ListCost"]):
+                    return f"ListCost: differs from ListUnitPrice times PricingQuantity in line {line}"
     return ""
 
 
@@ -588,7 +585,7 @@ def _write_with_totals(
         totals = {**totals, **period_columns, **dict.fromkeys(parts, tuple(review.sums))}
         facts = {
             "Price basis": review.price_basis.strip(), "Period": period_text(*review.period),
-            f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(f"{review.hourly_cost:.4f}"),
+            f"Mean cost of an installed GPU-hour [{review.currency}]": Decimal(repr(review.hourly_cost)),
         }  # fmt: skip
         if hours := review.job_history.trace.source_facts.uncounted_gpu_hours:
             label = "GPU-hours in Unallocated of jobs without countable GPUs (whole record, estimated)"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 
 import polars as pl
@@ -69,7 +72,9 @@ def test_owned_gpus_have_the_price_of_owning(review):
     kwh = found.energy.value
     parts = {"depreciation": 1.0, "space": 0.0, "support": 0.0, "staff": 0.1, "electricity": 0.1 * kwh / 40}
     check_price(found, 40 * 1.1 + 0.1 * kwh, parts)
-    assert f"depreciation 1.000, staff 0.100, electricity {0.1 * kwh / 40:.3f}" in found.total_text
+    rate, *components = [Decimal(number) for number in re.findall(r"\d\.\d+", found.rate_text)]
+    assert sum(components) == rate  # to the last printed digit
+    assert [float(part) for part in components] == pytest.approx([1.0, 0.1, 0.1 * kwh / 40], abs=1e-3)
 
 
 def test_rented_gpus_have_the_price_of_renting(review):
@@ -132,3 +137,37 @@ def test_electricity_is_used_by_owned_gpus_alone(review):
     assert used == {"owned": {"owned", "electricity"}, "reserved": {"on_demand"}}
     rented = price_rows(review({"a": "on_demand"})).filter("used_for_this_cost")
     assert rented.select("kind", "source").rows() == [("on_demand", "offer 2"), ("exchange", "new")]
+
+
+@pytest.mark.parametrize("price", [1.0, 5.511428571, 0.0371])
+def test_the_printed_rate_times_the_hours_is_the_total_to_the_cent(review, price):
+    found = review({"h": "owned", "a": "owned"}, price_per_gpu_hour=price)
+    rate, hours = found.rate_text.split()[0], found.costs["PricingQuantity"].sum()
+    assert round(Decimal(rate) * Decimal(repr(hours)), 2) == found.total
+
+
+def test_gpus_bought_after_the_period_began_are_named(review, tmp_path):
+    def texts(day: str) -> list[str]:
+        return [text for text in find(day).missing if "bought on" in text]
+
+    def find(day: str) -> CostReview:
+        review({"h": "owned"})
+        book = (tmp_path / "prices.yaml").read_text().replace("2025-01-01", day)
+        (tmp_path / f"{day}.yaml").write_text(book)
+        return cost_review(
+            Scenario(data=str(tmp_path / "data"), price_book=str(tmp_path / f"{day}.yaml"), ownership="owned")
+        )
+
+    assert texts("2026-02-28") == []
+    text = "2026-03-02.yaml: owned, H100-80GB-SXM5: 2 GPUs bought on 2026-03-02 are charged from 2026-03-01."
+    assert texts("2026-03-02") == [text]
+
+
+def test_the_json_has_each_team_in_each_month_and_week(review):
+    priced = review({"h": "owned", "a": "on_demand"})
+    unpriced = replace(priced, costs=priced.costs.clear(), total=None, price=None, rate_parts={}).to_dict()
+    assert unpriced["by_team_and_month"] == unpriced["by_team_and_week"] == []  # unknown, not zero
+    found = priced.to_dict()
+    for table in ("by_team_and_month", "by_team_and_week"):
+        assert sum(row["cost"] for row in found[table]) == found["total"]
+        assert {row["team"] for row in found[table]} == {row["tenant"] for row in found["by_tenant"]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from decimal import Decimal
+from fractions import Fraction
 
 import polars as pl
 import pytest
@@ -64,6 +65,15 @@ def test_owned_gpus_are_never_billed_and_name_their_basis():
         assert lines["BilledCost"].sum() == 0
         assert lines["EffectiveCost"].sum() == lines["ContractedCost"].sum() == 10
         assert set(lines["x_PriceBasis"]) == {basis}
+
+
+@given(st.floats(1e-6, 1e6), st.floats(1e-6, 1e7), st.booleans())
+def test_list_cost_is_the_exact_product_at_any_exchange_rate(rate, hours, is_inverse):
+    listed = 12.29 / rate if is_inverse else 12.29 * rate
+    row = charge({"a": hours}, Rate(PRICE, listed=listed)).row(0, named=True)
+    price, quantity = (Fraction(repr(row[name])) for name in ("ListUnitPrice", "PricingQuantity"))
+    assert Fraction(row["ListCost"]) == price * quantity
+    assert float(price) == pytest.approx(listed, rel=1e-6, abs=1e-12)
 
 
 def test_list_cost_is_list_price_times_quantity_to_the_last_digit():

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuplanner.core.scenario import Scenario
-from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio, spot_overhead
+from gpuplanner.cost.capacity_portfolio import (
+    HOURS_PER_MONTH,
+    Offer,
+    Rent,
+    choose_portfolio,
+    compare_payments,
+    spot_overhead,
+)
 from gpuplanner.decision.purchase_and_refresh_plans import _list_spot_notes, compare_ways_to_pay
 from tests.examples import examples
 
@@ -40,7 +47,7 @@ def cost_of(demand, offers, rent, mix) -> np.ndarray:
 def brute(demand, offers, rent, risk, most) -> float:
     """The least objective over all mixes of at most `most` of each offer in each month."""
     months = len(demand)
-    places = [(o, m) for o in offers for m in range(months) if o.only_month in (None, m) and m + o.lead_months < months]
+    places = [(o, m) for o in offers for m in range(months) if m >= o.first_month and m + o.lead_months < months]
     found = np.inf
     for counts in itertools.product(range(most + 1), repeat=len(places)):
         paths = cost_of(demand, offers, rent, dict(zip(places, counts, strict=True)))
@@ -83,11 +90,12 @@ def test_one_term_follows_the_load_duration_rule(hours, price):
     assert (load < level).mean() <= 1 - price + 1e-9
 
 
-def test_a_block_is_for_its_month_alone_and_units_are_whole():
+def test_an_offer_is_not_taken_before_its_first_month_and_units_are_whole():
     demand = [np.full((1, 2), 5.0)] * 3
-    found = choose_portfolio(demand, [Offer("block", 10.0, 1, only_month=1)], Rent(1.0), unit=4)
-    assert found.begun == {("block", 1): 8.0} or found.begun == {("block", 1): 4.0}
-    assert found.committed.tolist()[0] == found.committed.tolist()[2] == 0
+    found = choose_portfolio(demand, [Offer("block", 10.0, 1, first_month=1)], Rent(1.0), unit=4)
+    assert found.committed.tolist() in ([0.0, 4.0, 4.0], [0.0, 8.0, 8.0])
+    payments = compare_payments([Offer("block", 1.0, 1, first_month=1)], Rent(1.0), gpus=1, used_fraction=1.0, months=3)
+    assert dict(payments.select("option", "cost").rows())["block"] == pytest.approx(2.0 + HOURS_PER_MONTH)
 
 
 def test_what_is_held_anyway_is_not_bought_again():
@@ -188,3 +196,42 @@ def test_a_mix_with_spot_names_share_price_and_interruptions(changes, option, co
 def test_spot_without_a_price_is_named():
     (note,) = _list_spot_notes(Scenario(spot_share=0.3), Rent(2.0))
     assert note.startswith("Spot is not counted for 30 % of the load (spot_share): no spot price is known.")
+
+
+H100 = "gpu_model: H100-80GB-SXM5, unit: EUR per GPU h, source: offer"
+BOOK = f"""prices:
+- {{{H100}, kind: on_demand, price: 5, from: 2026-01, to: 2026-02}}
+- {{{H100}, kind: on_demand, price: 6, from: 2026-03}}
+"""
+
+
+def pay_by_book(folder, rows: str, **settings):
+    """Compare payments for one of eight H100 over twelve months from March 2026, with more rows in the price book."""
+    (folder / "prices.yaml").write_text(BOOK + rows)
+    scenario = Scenario(price_book=str(folder / "prices.yaml"), currency="EUR", ownership="rented", **settings)
+    table, notes = compare_ways_to_pay(scenario, 12, 8, used_fraction=1.0)
+    costs = table.select("option", pl.col("cost") / HOURS_PER_MONTH / 8)
+    return dict(costs.rows()), " ".join(notes)
+
+
+def test_months_ahead_have_the_prices_of_their_days(tmp_path):
+    costs, notes = pay_by_book(tmp_path, "")
+    assert costs["on_demand"] == pytest.approx(12 * 6)
+    assert "Month 1 begins on 2026-03-01." in notes
+    assert "on demand 6.00 EUR (6 EUR from 2026-03-01)" in notes
+    changed, _ = pay_by_book(tmp_path, f"- {{{H100}, kind: on_demand, price: 8, from: 2026-08-30}}\n")
+    assert changed["on_demand"] == pytest.approx(12 * 7, rel=5e-3)  # half of the year at 6, half at 8
+
+
+def test_an_offer_is_one_on_its_days(tmp_path):
+    """A reservation from June on pays nine of the twelve months, rented until then, and the rest of its term."""
+    costs, _ = pay_by_book(tmp_path, f"- {{{H100}, kind: reserved_1y, price: 4, from: 2026-06}}\n")
+    assert costs["reserved_1y"] == pytest.approx(3 * 6 + 12 * 4)
+    costs, notes = pay_by_book(tmp_path, f"- {{{H100}, kind: reserved_1y, price: 4, from: 2025-01, to: 2026-02}}\n")
+    assert "The row reserved 1y of the price book is no offer" in notes
+    assert costs["reserved_1y"] == pytest.approx(12 * 6 * (1 - 0.375))  # the assumed discount
+
+
+def test_a_list_price_is_stated_with_its_date():
+    _, notes = compare_ways_to_pay(Scenario(), 12, 8, used_fraction=1.0)
+    assert any("on demand 12.29 USD (median of 19 on-demand list prices, 2026-06-18)" in note for note in notes)

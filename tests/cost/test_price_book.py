@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -139,3 +140,28 @@ def test_overlapping_terms_and_gaps_are_refused(book):
 def test_the_catalogue_and_the_smallest_units_of_currencies_agree():
     rows = dict(facts("currencies").select("code", "minor_units").iter_rows())
     assert {code: units for code, units in rows.items() if units != 2} == DECIMALS_BY_CURRENCY
+
+
+@pytest.mark.parametrize(
+    ("kind", "days", "price"),
+    [
+        ("on_demand", "from: 2020-01, to: 2020-12", 2.0),  # the last one before the period
+        ("on_demand", "from: 2030-01", 2.0),  # the first one after it
+        ("reserved_1y", "from: 2020-01, to: 2020-12", None),
+        ("reserved_1y", "from: 2030-01", None),
+    ],
+)
+def test_a_price_that_no_gpu_is_charged_at_needs_no_row_in_the_period(book, kind, days, price):
+    row = f"gpu_model: T4, kind: {kind}, price: 2, unit: USD per GPU h, {days}, source: offer"
+    found = book(f"prices:\n- {{{row}}}\n")
+    with pytest.raises(ScenarioError, match="whole period"):
+        found.find_rate("T4", kind, "USD", BEGIN, END)
+    rate = replace(found, bridges_gaps=True).find_rate("T4", kind, "USD", BEGIN, END)
+    assert (None if rate is None else rate.price.value) == price
+
+
+def test_gaps_are_left_out_of_the_mean(book):
+    half = BEGIN + (END - BEGIN) / 2
+    row = f"gpu_model: T4, kind: reserved_1y, price: 2, unit: USD per GPU h, from: {half:%Y-%m-%d}, source: offer"
+    found = replace(book(f"prices:\n- {{{row}}}\n"), bridges_gaps=True)
+    assert found.find_rate("T4", "reserved", "USD", BEGIN, END).price.value == pytest.approx(2.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from gpuplanner.cost.capacity_portfolio import HOURS_PER_MONTH, Offer, Rent, choose_portfolio
 from gpuplanner.decision.purchase_and_refresh_plans import WEEK_HOURS, draw_demand_paths
+from gpuplanner.forecast.growth_and_announced_demand import MIN_GROWTH_WEEKS, WEEKS_IN_YEAR, fit_growth
 
 AHEAD = 730
 """Hours of a month held back."""
@@ -51,7 +53,10 @@ def test_months_of_public_demand_cost_little_more_than_in_hindsight(public_data:
         first = int(np.argmax(weekly > np.median(weekly) / 4)) * WEEK_HOURS  # a record that begins thin is none yet
         for now in range(first + 4 * WEEK_HOURS, len(hours) - AHEAD, WEEK_HOURS):
             behind, came = hours[first:now], hours[now : now + AHEAD][None, :]
-            paths, _ = draw_demand_paths(behind, 1, seed=1)
+            weeks = behind.reshape(-1, WEEK_HOURS).mean(axis=1)
+            growth = math.log1p(fit_growth(weeks).growth_per_year) / WEEKS_IN_YEAR
+            known_growth = growth if len(weeks) >= MIN_GROWTH_WEEKS else None
+            paths = draw_demand_paths(behind, 1, seed=1, log_growth=known_growth)
             chosen = choose_portfolio(paths, [offer], rent).committed[0]
             hindsight = choose_portfolio([came], [offer], rent)
 

@@ -64,7 +64,7 @@ def test_the_loss_on_resale_is_on_what_is_written_off(tmp_path):
         "life_years: 4, residual: 0.15, space: 900, support: 1000, staff: 850, source: invoice}\n"
     )
     scenario = Scenario(month="2026-02", price_book=str(book))
-    offers, notes = purchase_and_refresh_plans._list_offers(scenario, history(scenario), 2.78)
+    offers, _, notes = purchase_and_refresh_plans._list_offers_and_rent(scenario, history(scenario), 12)
     owned = next(offer for offer in offers if offer.name == "owned")
     assert owned.upfront == pytest.approx(28000 * 0.85)
-    assert f"rented for the {owned.lead_months} months until delivery" in notes[-1]
+    assert f"rented for the {owned.lead_months} months until delivery" in " ".join(notes)

@@ -15,15 +15,18 @@ import polars as pl
 import pytest
 
 from gpuplanner.cli.forecast_and_cost_commands import COST_BREAKDOWNS
+from gpuplanner.core.errors import ScenarioError, VerificationError
 from gpuplanner.core.output_manifests_and_overwrite_checks import write_manifest
 from gpuplanner.core.scenario import Scenario
 from gpuplanner.cost.monthly_cost_review import COST_TABLE_TITLES, cost_review
 from gpuplanner.decision.comparison_record import compare_policies
-from gpuplanner.decision.decision_types import WeeklyGrowth
+from gpuplanner.decision.decision_types import Saving, WeeklyGrowth, compute_impact
 from gpuplanner.decision.purchase_and_refresh_plans import plan_purchase
 from gpuplanner.decision.study import Study
+from gpuplanner.decision.study_pipeline import check_options
 from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.ingest.source_registry import read
+from gpuplanner.report import focus_files_and_workbooks
 from gpuplanner.report import monthly_sections as tearsheet
 from gpuplanner.report.focus_files_and_workbooks import write_focus, write_study_workbook
 from gpuplanner.report.report_rendering import REPORT_FOLDER_MARK
@@ -390,3 +393,43 @@ def test_a_purchase_is_paid_for_in_every_hour(quick: Scenario, monkeypatch: pyte
     assert found.portfolio.coverage == 1
     assert "Recommended: 72 GPUs (Buy 8 GPUs for the 64 H100s)." in found.advice_sentence
     assert "growth +0.1 % per week, from the record, not certain: taken as none" in found.advice_sentence
+
+
+def test_a_file_that_fails_costs_neither_the_answer_nor_the_other_file(
+    quick: Scenario, tmp_path: Path, command, monkeypatch
+):
+    def fail(path: Path, costs: pl.DataFrame) -> Path:
+        raise VerificationError(str(path), "lines that conform", "none", "Report this.")
+
+    monkeypatch.setattr(focus_files_and_workbooks, "write_focus", fail)
+    (tmp_path / "scenario.yaml").write_text(quick.to_yaml())
+    files = ("--focus", str(tmp_path / "bill.csv"), "--workbook", str(tmp_path / "costs.xlsx"))
+    code, out, err = command("cost", str(tmp_path / "scenario.yaml"), "--by", "job", "--json", *files)
+    assert code > 0
+    assert "lines that conform" in err
+    assert (tmp_path / "costs.xlsx").is_file()
+    found = json.loads(out)
+    assert _sum(found["by_job"]) == Decimal(found["total"]) - Decimal(found["by_tenant"][-1]["cost"])
+    assert _sum(found["by_team_and_month"]) == _sum(found["by_team_and_week"]) == Decimal(found["total"])
+
+
+def test_a_currency_of_the_price_book_is_accepted(tmp_path: Path):
+    scenario = Scenario(currency="EUR", price_book=str(tmp_path / "prices.yaml"))
+    rate = "rates:\n- {{from: USD, to: {}, rate: 0.92, date: 2026-01-02, source: ECB}}\n"
+    (tmp_path / "prices.yaml").write_text(rate.format("EUR"))
+    check_options(scenario)
+    (tmp_path / "prices.yaml").write_text(rate.format("GBP"))
+    with pytest.raises(ScenarioError, match="or one of the price book; got EUR"):
+        check_options(scenario)
+
+
+def test_electricity_saved_has_the_currency_of_the_report(quick: Scenario, tmp_path: Path):
+    book = (
+        PRICES.replace("USD", "EUR")
+        + "electricity:\n- {price: 0.2, unit: EUR per kWh, from: 2026-03, source: contract}\n"
+    )
+    (tmp_path / "prices.yaml").write_text(book)
+    scenario = quick.but(currency="EUR", price_book=str(tmp_path / "prices.yaml"), ownership="owned")
+    impact = compute_impact(scenario, Saving(100.0), 60, 64)
+    assert " EUR at 0.2 EUR per kWh" in impact.basis
+    assert impact.usd_per_week is None

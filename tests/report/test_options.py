@@ -11,7 +11,7 @@ from gpuplanner.report.report_rendering import write_report
 from gpuplanner.usage.planning_history import history
 
 FAULTS = [
-    ({"currency": "EUR"}, "USD, the currency of the list prices; got EUR"),
+    ({"currency": "EUR"}, "USD, the currency of the list prices, or one of the price book; got EUR"),
     ({"currency": "EUR", "gpu_model": "A100-80GB"}, "got EUR"),
     ({"carbon_region": "gcp:atlantis"}, "atlantis"),
     ({"interval_hours": 7.0}, "whole minutes that divide a day"),
