@@ -10,7 +10,7 @@ import pytest
 
 pytestmark = pytest.mark.lint
 
-MAX_LINES_OF_CODE = 61_319
+MAX_LINES_OF_CODE = 61_308
 """Lines of code of the package. Lower it with each removal; raise it only by an allowance that was agreed on."""
 
 UNUSED_LINES = 150

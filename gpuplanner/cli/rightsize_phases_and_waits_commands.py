@@ -159,25 +159,20 @@ def rightsize(
     else:
         if job is not None:
             show_frame(of_job.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
-        is_part, is_sized = pl.col("jobs") < pl.col("jobs_of_request"), pl.col("recommended_profile").is_not_null()
         counts = pl.format("{} of {}", "jobs", "jobs_of_request")
-        jobs_text = pl.when(is_part).then(counts).otherwise(pl.col("jobs").cast(pl.String))
-        recommended = pl.format("{} x {}", "instances_hint", "profile_to_request")
+        jobs_text = pl.when(pl.col("jobs") < pl.col("jobs_of_request")).then(counts).otherwise(pl.format("{}", "jobs"))
         shown = parts.sort("saved_gpu_hours", descending=True, nulls_last=True, maintain_order=True).select(
             *([] if tenant else ["tenant"]), "user", "job_class", request=pl.format("{} x {}", "instances", "profile"),
-            recommended=pl.when(is_sized).then(recommended), jobs=jobs_text,
+            recommended=pl.format("{} x {}", "instances_hint", "profile_to_request"), jobs=jobs_text,
             risk=pl.when(pl.col("profile_to_request") == pl.col("recommended_profile")).then("size_risk_at_most"),
             limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
         )  # fmt: skip
         empty = [name for name in ("user", "limit_s") if shown[name].null_count() == shown.height]
-        show_frame(shown.drop(empty), title=f"Recommended requests ({RISK_NOTE})")
+        title = "Recommended requests (several profiles: the owner chooses by job; risk: 95 % upper bound)"
+        show_frame(shown.drop(empty), title=title)
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:
         notify(*_rightsizing_notes(parts, trace.inventory, history))
-
-
-RISK_NOTE = "several profiles: the owner chooses by job; risk: 95 % upper bound"
-"""What the table of recommended requests means by its rows and its risk."""
 
 
 def _list_reasons(groups: pl.DataFrame) -> pl.DataFrame:
@@ -207,9 +202,8 @@ def _rightsizing_notes(parts: pl.DataFrame, inventory: pl.DataFrame | None, hist
     unknown_model, unmeasured = unsized.filter(pl.col("board").is_null()), unsized.drop_nulls("board")
     if unknown_model.height:
         yield f"{unknown_model['jobs'].sum():,} jobs on GPU models that are not known: --gpu-model NAME=MODEL"
-    if unmeasured_hours := unmeasured["gpu_hours"].sum():
-        todo = "import more telemetry: gpuplanner ingest auto FILE -o DIR"
-        yield f"{unmeasured_hours:,.1f} GPU-hours without a size: {todo}"
+    if hours_left := unmeasured["gpu_hours"].sum():
+        yield f"{hours_left:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
     layouts = [] if inventory is None else inventory["layouts"].drop_nulls().str.split(";").explode().to_list()
     profiles_in_use = history.filter("is_cut")["profile"]
     offered = {FULL_GPU, *profiles_in_use, *(name for layout in layouts for name in parse_layout(layout))}
