@@ -199,10 +199,9 @@ def _rightsizing_notes(parts: pl.DataFrame, inventory: pl.DataFrame | None, hist
         above = f"{parts['gpu_hours_above_request'].sum():,.1f} GPU-hours more than they requested"
         yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated {above}"
     unsized = parts.filter(pl.col("recommended_profile").is_null())
-    unknown_model, unmeasured = unsized.filter(pl.col("board").is_null()), unsized.drop_nulls("board")
-    if unknown_model.height:
-        yield f"{unknown_model['jobs'].sum():,} jobs on GPU models that are not known: --gpu-model NAME=MODEL"
-    if hours_left := unmeasured["gpu_hours"].sum():
+    if n_unknown := unsized.filter(pl.col("board").is_null())["jobs"].sum():
+        yield f"{n_unknown:,} jobs on GPU models that are not known: --gpu-model NAME=MODEL"
+    if hours_left := unsized.drop_nulls("board")["gpu_hours"].sum():
         yield f"{hours_left:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
     layouts = [] if inventory is None else inventory["layouts"].drop_nulls().str.split(";").explode().to_list()
     profiles_in_use = history.filter("is_cut")["profile"]

@@ -458,7 +458,7 @@ def find_measure_against_waits(
                     todays = change_fleet(model, change, change.today_units, todays_gpus)
                     enlarged = change_fleet(model, change, units, int(gpus))
                     p95_s, highest_s = change.model.percentiles(todays.fleet, 0), np.maximum(applied_limit_s, today_s)
-                    if gpus > todays_gpus and (p95_s <= highest_s[0]).all():  # nobody waits longer without a purchase
+                    if gpus > todays_gpus and (p95_s <= highest_s[0]).all():  # no job size needs the purchase
                         return weigh_purchase(todays, enlarged, target)
                     return enlarged
             # Further GPUs of today's layout end these; the last one stands for any that nothing else ends.

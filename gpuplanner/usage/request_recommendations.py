@@ -218,10 +218,11 @@ def choose_profiles(jobs: pl.DataFrame, sizes: pl.DataFrame) -> pl.DataFrame:
         `jobs` with ``is_sized`` (the group has a recommended size), ``by_owner`` (needs less than it),
         ``chosen_profile``, ``chosen_instances`` and ``chosen_share`` (of a GPU, per instance).
     """
+    columns = ("group", "rank", "recommended_profile", "instances_hint")
     is_single, rank = pl.col("instances") == 1, pl.coalesce("rank_needed", "rank")
     shares = _profile_ranks(jobs).select("board", pl.col("profile").alias("ranked"), "share", chosen_rank="rank")
     chosen = (
-        jobs.join(sizes.select("group", "rank", "recommended_profile", "instances_hint"), on="group", how="left")
+        jobs.join(sizes.select(columns), on="group", how="left", maintain_order="left")
         .with_columns(is_sized=pl.col("recommended_profile").is_not_null())
         .with_columns(chosen_rank=pl.when("is_sized", is_single, rank != pl.col("rank_asked")).then(rank))
         .join(shares, on=["board", "chosen_rank"], how="left", maintain_order="left")
