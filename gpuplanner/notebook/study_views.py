@@ -325,7 +325,7 @@ def decide(data: StudySource | WhatIf = "sample", **changes: Any) -> StudyView: 
     --------
     >>> study = decide("sample", gpus=56)
     >>> print(study.decision.sentence)
-    56 GPUs miss the wait limit for jobs on 3g.40gb, 4g.40gb, 5+ GPUs. p95 queue wait (limit): ...
+    56 GPUs miss the wait limit for jobs on 5+ GPUs. p95 queue wait over the limit of 30 min: ...
     >>> study.but(arrival_scale=0.5).decision.gpus
     56
     """
@@ -427,7 +427,7 @@ def compare(*studies: Study | StudyView | Scenario | Cluster | str | Path, by: s
     --------
     >>> study = decide("sample")
     >>> compare(study, study.but(gpus=56)).df.select("study", "gpus", "meets_wait_limits").rows()
-    [('64 GPUs', 64, 'yes'), ('56 GPUs', 56, 'no: 3g.40gb, 4g.40gb, 5+ GPUs')]
+    [('64 GPUs', 64, 'yes'), ('56 GPUs', 56, 'no: 5+ GPUs')]
     """
     if len(studies) < 2:
         raise ScenarioError("compare", "two or more decisions", str(len(studies)), "Pass another one.")

@@ -103,9 +103,9 @@ def test_a_team_has_the_hours_that_the_cluster_has_of_it(command, team):
 
 
 def test_a_team_that_is_unknown_names_the_nearest(command):
-    code, _, err = command("waits", "sample", "--team", "reserch")
+    code, _, err = command("waits", "sample", "--team", "researchx")
     assert code == 3
-    assert "team 'reserch' is unknown" in err
+    assert "team 'researchx' is unknown" in err
     assert "Did you mean 'research'" in err
 
 
