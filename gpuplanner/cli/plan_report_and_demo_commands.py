@@ -437,7 +437,7 @@ def report(
         expected = "a month such as 2026-02, 'all', or the folder or scenario to report on"
         raise ScenarioError("report", expected, repr(month), "Give for example: gpuplanner report 2026-02.")
     scenario = options.make_scenario(scenario_path)
-    if scenario.data == "sample" and "data" not in options.fields:
+    if scenario.data == "sample":
         notify("report on the bundled sample; name your dataset with --data", quiet=quiet)
     if is_range:
         from gpuplanner.cli.check_watch_and_schedule_commands import report_month_range
