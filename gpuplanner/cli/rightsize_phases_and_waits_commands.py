@@ -126,13 +126,15 @@ def rightsize(
             notify(f"{n_jobs} jobs have telemetry, and none of them is running; --job ID shows a job that ended")
         show_frame(trends, as_json=as_json, title="Memory trend of jobs with telemetry")
         return
+    selected = history
     for column, subject, name in (("tenant", "team", tenant), ("user", "user", user)):
         if name is not None:
             names = history[column].drop_nulls().unique().sort().to_list()
-            history = history.filter(pl.col(column) == resolve_name(name, names, subject=subject, error=ScenarioError))
-    groups = recommend_requests(history)
-    of_job = history if job is None else history.filter(job_id=job)
-    if of_job.is_empty():
+            chosen = resolve_name(name, names, subject=subject, error=ScenarioError)
+            selected = selected.filter(pl.col(column) == chosen)
+    groups = recommend_requests(selected)
+    of_job = selected if job is None else selected.filter(job_id=job)
+    if job is not None and of_job.is_empty():
         expected = "a job of the dataset that was allocated GPUs"
         raise ScenarioError(f"job {job!r}", expected, "no such job", "Check the job id and the folder.")
     groups = groups.join(of_job, on=SAME_REQUEST_KEY_COLUMNS, how="semi", nulls_equal=True)
@@ -149,8 +151,8 @@ def rightsize(
     if form is not None:  # with distinct names, so that they form one stream of objects
         for number, request in enumerate(requests, start=1):
             request["lines"] = _request_lines(request, form, types, f"request-{number}")
+    shown_job = of_job.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
     if as_json:
-        shown_job = of_job.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS)
         show(({} if job is None else {"jobs": shown_job}) | {"requests": requests}, as_json=True)
     elif form is not None:
         why = f"# no recommendation: {'; '.join(_list_reasons(groups).head(3)['reason'])}\n"
@@ -158,18 +160,17 @@ def rightsize(
         echo(("\n" if form == "sbatch" else "---\n").join(lines) or why)
     else:
         if job is not None:
-            show_frame(of_job.with_columns(gpu_model="board").select(SHOWN_JOB_COLUMNS), title="Requested and used")
-        counts = pl.format("{} of {}", "jobs", "jobs_of_request")
-        jobs_text = pl.when(pl.col("jobs") < pl.col("jobs_of_request")).then(counts).otherwise(pl.format("{}", "jobs"))
+            show_frame(shown_job, title="Requested and used")
+        jobs_text = pl.format("{} of {}", "jobs", "jobs_of_request")
         shown = parts.sort("saved_gpu_hours", descending=True, nulls_last=True, maintain_order=True).select(
             *([] if tenant else ["tenant"]), "user", "job_class", request=pl.format("{} x {}", "instances", "profile"),
             recommended=pl.format("{} x {}", "instances_hint", "profile_to_request"), jobs=jobs_text,
             risk=pl.when(pl.col("profile_to_request") == pl.col("recommended_profile")).then("size_risk_at_most"),
             limit_s="recommended_time_limit_s", saved_gpu_hours="saved_gpu_hours",
         )  # fmt: skip
-        empty = [name for name in ("user", "limit_s") if shown[name].null_count() == shown.height]
-        title = "Recommended requests (several profiles: the owner chooses by job; risk: 95 % upper bound)"
-        show_frame(shown.drop(empty), title=title)
+        shown = shown.drop(name for name in ("user", "limit_s") if shown[name].null_count() == shown.height)
+        title = "Recommended requests (several profiles: owners choose; risk: so many later runs need more at most)"
+        show_frame(shown, title=title)
         show_frame(_list_reasons(groups), title="Main reasons")
     if not as_json:
         notify(*_rightsizing_notes(parts, trace.inventory, history))
@@ -200,14 +201,13 @@ def _rightsizing_notes(parts: pl.DataFrame, inventory: pl.DataFrame | None, hist
         yield f"{stated:,} jobs stated a MIG profile and ran on full GPUs: they were allocated {above}"
     unsized = parts.filter(pl.col("recommended_profile").is_null())
     if n_unknown := unsized.filter(pl.col("board").is_null())["jobs"].sum():
-        yield f"{n_unknown:,} jobs on GPU models that are not known: --gpu-model NAME=MODEL"
+        yield f"{n_unknown:,} jobs have GPU models that are not known: name them with --gpu-model NAME=MODEL"
     if hours_left := unsized.drop_nulls("board")["gpu_hours"].sum():
         yield f"{hours_left:,.1f} GPU-hours without a size: import more telemetry: gpuplanner ingest auto FILE -o DIR"
     layouts = [] if inventory is None else inventory["layouts"].drop_nulls().str.split(";").explode().to_list()
     profiles_in_use = history.filter("is_cut")["profile"]
     offered = {FULL_GPU, *profiles_in_use, *(name for layout in layouts for name in parse_layout(layout))}
-    missing = sorted(set(parts["profile_to_request"].drop_nulls()) - offered)
-    if missing:
+    if missing := sorted(set(parts["profile_to_request"].drop_nulls()) - offered):
         yield f"no node offers {', '.join(missing)} yet: requests for it wait until its MIG layout is in force"
 
 

@@ -331,13 +331,13 @@ def _describe_small_jobs(headline: Headline) -> str:
     evidence = headline.small_jobs_with_evidence
     if evidence == 0:
         return (
-            f"Of none of the {small:,} jobs that request one GPU or less, enough runs with the same request have a "
-            "measurement of memory or activity: requests are unchanged, and the saving of rightsizing is not known."
+            f"None of the {small:,} jobs that request one GPU or less has five measured runs of the same user, class "
+            "and request: requests are unchanged, and the saving of rightsizing is not known."
         )
     return (
         f"{many:,} of {small:,} jobs that request one GPU or less ({percent_text(many / small)}) request more than "
-        f"they need: as measured, or as all measured runs of the same user, class and request. Of {evidence:,}, at "
-        f"least five of these runs were measured; all others keep their request. In the period, all {small:,} take "
+        f"they need: as measured, or as all measured runs of the same user, class and request; {evidence:,} have at "
+        f"least five such runs, and all others keep their request. In the period, all {small:,} take "
         f"{gpus_text(headline.small_gpus_whole)} on average if each has a full GPU, and would fill "
         f"{gpus_text(headline.small_gpus_rightsized)} on the recommended profiles; peaks need more."
     )

@@ -365,10 +365,8 @@ def recommend_requests(
     ----------
     history : polars.DataFrame
         From :func:`~gpuplanner.usage.rightsizing.requested_and_used`.
-    minimum_evidence : int
-        Fewest full runs that a recommendation rests on, for each of its parts.
-    highest_risk : float
-        Largest rate of past failures with which a recommendation is given [0-1].
+    minimum_evidence, highest_risk
+        As of :func:`recommend_sizes`, for sizes and for time limits.
 
     Returns
     -------

@@ -8,7 +8,10 @@ import polars as pl
 import pytest
 
 from gpuplanner.core.scenario import Scenario
+from gpuplanner.core.stage_cache_and_data_folders import sample_folder
 from gpuplanner.decision.study_pipeline import evaluate
+from gpuplanner.ingest.dataset_folder import open_dataset
+from gpuplanner.ingest.dataset_writer import write_dataset
 from gpuplanner.usage.planning_history import history, load_dataset
 
 
@@ -64,3 +67,20 @@ def test_a_user_and_a_job_have_their_own_lines(command):
     assert lines.count("'vision-u3, ") == lines.count("#SBATCH --gres") > 1
     told = json.loads(command("rightsize", "sample", "--job", "job-004335", "--json")[1])
     assert [request["profile_to_request"] for request in told["requests"]] == [told["jobs"][0]["profile_needed"]]
+
+
+def test_profiles_that_another_team_holds_are_offered(command, tmp_path):
+    trace = open_dataset(sample_folder())
+    held = pl.when(tenant="search").then(pl.lit(1, trace.jobs.schema["instances"]))
+    jobs = trace.jobs.with_columns(instances=held)
+    write_dataset(trace.with_tables(jobs=jobs), tmp_path / "t")
+    told = command("rightsize", str(tmp_path / "t"), "--team", "search")[2]
+    assert "no node offers" not in told
+    assert "no node offers" not in command("rightsize", str(tmp_path / "t"), "--team", "research")[2]
+
+
+def test_data_without_a_job_on_gpus_have_no_recommendation(command, tmp_path):
+    trace = open_dataset(sample_folder())
+    write_dataset(trace.with_tables(jobs=trace.jobs.with_columns(gpus=pl.lit(0.0))), tmp_path / "t")
+    code, out, _ = command("rightsize", str(tmp_path / "t"), "--json")
+    assert (code, json.loads(out)["requests"]) == (0, [])
