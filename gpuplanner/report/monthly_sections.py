@@ -331,9 +331,9 @@ def rightsizing(study: Study) -> HtmlSection:
     if not study.headline.board_has_mig:
         return page.fold(title, finding, about=about)
     text = (
-        "The recommended profile is the smallest that the job fits, from its telemetry or accounting record; a job "
-        "that was not measured gets what all measured runs of the same user, class and request fit. Without five of "
-        "these the request stays. Where such runs need different profiles, the owner chooses by job: gpuplanner "
+        "The recommended profile is the smallest that holds what the job used, by its telemetry or accounting record; "
+        "a job that was not measured gets one that holds all measured runs of the same user, class and request. Without "
+        "five of these the request stays. Where such runs need different profiles, the owner chooses by job: gpuplanner "
         "rightsize counts them, states the risk of later runs and prints the request lines."
     )
     request_word, mig_note = "requested", ""
