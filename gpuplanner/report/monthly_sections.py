@@ -332,9 +332,9 @@ def rightsizing(study: Study) -> HtmlSection:
         return page.fold(title, finding, about=about)
     text = (
         "The recommended profile is the smallest that holds what the job used, by its telemetry or accounting record; "
-        "a job that was not measured gets one that holds all measured runs of the same user, class and request. Without "
-        "five of these the request stays. Where such runs need different profiles, the owner chooses by job: gpuplanner "
-        "rightsize counts them, states the risk of later runs and prints the request lines."
+        "a job that was not measured gets one that holds all measured runs of the same user, class and request. "
+        "Without five of these the request stays. Where such runs need different profiles, the owner chooses by job: "
+        "gpuplanner rightsize counts them, states the risk of later runs and prints the request lines."
     )
     request_word, mig_note = "requested", ""
     if not figures.cut_gpus:
